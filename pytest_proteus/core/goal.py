@@ -1,0 +1,228 @@
+"""Goals and per-episode evaluators: what an agent is asked for, what is measured, and who sees it.
+
+Goal text and evaluators are independent: an empty text is a measured no-goal condition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeAlias
+
+from pytest_proteus.core.adapter import ActionEvent
+
+SELECTIONS = ("none", "accept_reject")
+
+
+class Visibility(str, Enum):
+    """Who sees an evaluator's result: nobody but the experimenter, or also the agent in its next observe phase."""
+
+    HIDDEN = "hidden"
+    OBSERVE = "observe"
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What an evaluator says about one episode.
+
+    Args:
+        name: label; ``EvaluatorSpec.name`` is the identity and takes its place.
+        score: finite number; larger is better where selection uses it.
+        passed: verdict of the evaluator's own threshold; kept, never used by selection.
+        detail: one short sentence for a reader.
+        error: True when the evaluator failed and ``score`` only stands in for a number that is missing.
+    """
+
+    name: str
+    score: float
+    passed: bool = False
+    detail: str = ""
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class GoalContext:
+    """What an evaluator may look at beside the trace.
+
+    Args:
+        harness_root: path of the harness tree as the episode left it; read-only.
+        episode: one-based number.
+        grader_sandbox: where a benchmark's grader runs; None for measurements.
+        units: surface → unit name → digest of the tree as the episode left it, where the caller has it at hand;
+            None otherwise (a test's own context, an evaluator in a process of its own).
+        previous_units: the same for the last accepted state.
+    """
+
+    harness_root: str
+    episode: int
+    grader_sandbox: Any = None
+    units: Mapping[str, Mapping[str, str]] | None = None
+    previous_units: Mapping[str, Mapping[str, str]] | None = None
+
+
+Evaluator: TypeAlias = Callable[[Sequence[ActionEvent], GoalContext], EvalResult]
+
+
+@dataclass(frozen=True)
+class EvaluatorSpec:
+    """One attached evaluator.
+
+    Args:
+        name: stable identity in records and reports.
+        run: ``(trace, ctx) -> EvalResult``.
+        kind: ``measurement``, ``benchmark``, ``judge`` or ``custom``.
+        visibility: ``HIDDEN`` or ``OBSERVE``.
+        timeout: seconds; when given, the evaluator runs in a process of its own that is killed when they are over.
+        spec: the text it was declared by, such as ``units:notes``; empty for a bare callable.
+        direction: ``higher``, ``lower`` or ``neutral``: which scores are better.
+        bounds: lowest and highest possible score, where known.
+    """
+
+    name: str
+    run: Evaluator
+    kind: str = "custom"
+    visibility: Visibility = Visibility.HIDDEN
+    timeout: float | None = None
+    spec: str = ""
+    direction: str = "neutral"
+    bounds: tuple[float | None, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A named objective with at most one evaluator of its own; ``GoalConfig.single`` and ``multi`` combine them."""
+
+    name: str
+    text: str = ""
+    evaluator: Evaluator | None = None
+    visibility: Visibility = Visibility.HIDDEN
+
+
+def error_result(name: str, reason: str) -> EvalResult:
+    """The result of an evaluator that gave none: score 0.0 for selection, read as missing everywhere else."""
+    return EvalResult(name=name, score=0.0, passed=False, detail=f"evaluator error: {reason}", error=True)
+
+
+def checked_result(name: str, value: Any) -> EvalResult:
+    """``value`` as a plain ``EvalResult`` called ``name``, or an error result that says why it is none."""
+    if not isinstance(value, EvalResult):
+        return error_result(name, f"TypeError: returned {type(value).__name__}, not an EvalResult")
+    if isinstance(value.score, (str, bytes)):
+        return error_result(name, f"TypeError: score {value.score!r} is not a number")
+    try:
+        score = float(value.score)
+    except Exception:
+        return error_result(name, f"TypeError: score of type {type(value.score).__name__} is not a number")
+    if not math.isfinite(score):
+        return error_result(name, f"ValueError: non-finite score {score}")
+    try:
+        passed = bool(value.passed)
+    except Exception:
+        return error_result(name, f"TypeError: passed of type {type(value.passed).__name__} is not a bool")
+    return replace(value, name=name, score=score, passed=passed, detail=str(value.detail), error=bool(value.error))
+
+
+def call_evaluator(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
+    """Run one evaluator in this process; an exception becomes an error result."""
+    try:
+        value = spec.run(trace, ctx)
+    except Exception as error:
+        return error_result(spec.name, f"{type(error).__name__}: {error}")
+    return checked_result(spec.name, value)
+
+
+@dataclass(frozen=True)
+class GoalConfig:
+    """A goal's text, its evaluators and the selection rule.
+
+    Args:
+        goals: named objectives (``single``, ``multi``).
+        selection: ``none`` or ``accept_reject``: keep a candidate only when the unweighted mean of all evaluators'
+            scores does not fall below that of the accepted state.
+        text: objective shown to the agent; empty for a no-goal condition.
+        evaluators: attached evaluators; their names must differ.
+
+    Raises:
+        ValueError: an unknown selection, or two evaluators of one name.
+    """
+
+    goals: tuple[Goal, ...] = ()
+    selection: str = "none"
+    text: str = ""
+    evaluators: tuple[EvaluatorSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.selection not in SELECTIONS:
+            raise ValueError(f"selection={self.selection!r} is not one of {', '.join(SELECTIONS)}")
+        names = [spec.name for spec in self.specs()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two evaluators are called {name!r}; give one of them another name")
+
+    @staticmethod
+    def no_goal() -> GoalConfig:
+        """Nothing asked, nothing measured by evaluators."""
+        return GoalConfig()
+
+    @staticmethod
+    def single(goal: Goal, *, selection: str = "none") -> GoalConfig:
+        """One named objective."""
+        return GoalConfig(goals=(goal,), selection=selection)
+
+    @staticmethod
+    def multi(goals: Sequence[Goal], *, selection: str = "none") -> GoalConfig:
+        """Several named objectives at once."""
+        return GoalConfig(goals=tuple(goals), selection=selection)
+
+    @staticmethod
+    def of(text: str = "", evaluators: Sequence[EvaluatorSpec] = (), *, selection: str = "none") -> GoalConfig:
+        """A text and any number of evaluators."""
+        return GoalConfig(text=text, evaluators=tuple(evaluators), selection=selection)
+
+    @property
+    def is_no_goal(self) -> bool:
+        """Whether the agent is told no objective."""
+        return not self.goal_text()
+
+    def specs(self) -> tuple[EvaluatorSpec, ...]:
+        """Every attached evaluator, those of named goals first."""
+        own = tuple(
+            EvaluatorSpec(goal.name, goal.evaluator, kind="goal", visibility=goal.visibility)
+            for goal in self.goals
+            if goal.evaluator is not None
+        )
+        return own + self.evaluators
+
+    def goal_text(self) -> str:
+        """The objective as the agent reads it; empty for none."""
+        texts = [goal.text for goal in self.goals if goal.text]
+        if self.text:
+            texts.append(self.text)
+        if len(texts) < 2:
+            return "".join(texts)
+        listed = "\n".join(f"  {number}. {text}" for number, text in enumerate(texts, start=1))
+        return f"There are several objectives, all of them for you to pursue:\n{listed}"
+
+    def evaluate(self, trace: Sequence[ActionEvent], ctx: GoalContext) -> list[EvalResult]:
+        """Every evaluator's result, in order, each run in this process; no failure replaces another's result."""
+        return [call_evaluator(spec, trace, ctx) for spec in self.specs()]
+
+    def observe_feedback(self, results: Mapping[str, EvalResult]) -> str:
+        """What the agent reads of ``results`` (evaluator name → result): the observed ones; empty when there are none."""
+        lines = []
+        for spec in self.specs():
+            if spec.visibility is not Visibility.OBSERVE or spec.name not in results:
+                continue
+            result = results[spec.name]
+            value = "no result" if result.error else f"{result.score:.3f}"
+            lines.append(f"- {spec.name}: {value}" + (f" ({result.detail})" if result.detail else ""))
+        return "\n".join(["Results of your previous episode:", *lines]) if lines else ""
+
+    def describe(self) -> list[dict[str, str]]:
+        """Name, kind and visibility of every evaluator, as plain data."""
+        return [
+            {"name": spec.name, "kind": spec.kind, "visibility": spec.visibility.value}
+            for spec in self.specs()
+        ]
