@@ -53,14 +53,10 @@ class Surface:
         if not self.name:
             raise ValueError("a Surface needs a name")
         if self.unit not in UNIT_KINDS:
-            raise ValueError(
-                f"Surface {self.name!r}: unit={self.unit!r} is not one of {', '.join(UNIT_KINDS)}"
-            )
+            raise ValueError(f"Surface {self.name!r}: unit={self.unit!r} is not one of {', '.join(UNIT_KINDS)}")
         path = PurePosixPath(self.subdir)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(
-                f"Surface {self.name!r}: subdir={self.subdir!r} must be relative to the harness root"
-            )
+            raise ValueError(f"Surface {self.name!r}: subdir={self.subdir!r} must be relative to the harness root")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class TurnBudget:
         phase_turns: phase → planned turns; when given they sum to ``max_turns``.
         hard_max_turns: ceiling that ``act`` may borrow up to; 0 means ``max_turns``.
         checkpoint_turns: last turns of each planned phase that are kept for writing down what matters.
-        announce: whether the agent is told what is left; telling it changes its behaviour, so it is part of the condition.
+        announce: whether the agent is told what is left; telling changes its behaviour, so it is part of the condition.
 
     Raises:
         ValueError: a negative number, a sum that differs from ``max_turns``, a ceiling below it.
@@ -39,9 +39,7 @@ class TurnBudget:
             if getattr(self, name) < 0:
                 raise ValueError(f"TurnBudget: {name}={getattr(self, name)} must not be negative")
         if self.hard_max_turns and self.hard_max_turns < self.max_turns:
-            raise ValueError(
-                f"TurnBudget: hard_max_turns={self.hard_max_turns} is below max_turns={self.max_turns}"
-            )
+            raise ValueError(f"TurnBudget: hard_max_turns={self.hard_max_turns} is below max_turns={self.max_turns}")
         for phase, turns in self.phase_turns.items():
             if turns < 1:
                 raise ValueError(f"TurnBudget: phase_turns[{phase!r}]={turns} must be 1 or more")

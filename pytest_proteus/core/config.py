@@ -24,7 +24,8 @@ class RunConfig:
         root: folder of the run's artifacts; its private records lie beside it in ``.proteus-records/<name of root>``.
         model: logical model name.
         episodes: episodes to complete.
-        max_turns, min_turns_per_phase, phase_turns, hard_max_turns, checkpoint_turns, announce_budget: see ``TurnBudget``.
+        max_turns, min_turns_per_phase, phase_turns, hard_max_turns, checkpoint_turns, announce_budget: see
+            ``TurnBudget``.
         seed: random seed handed to the harness.
         task: an object that seeds a task folder, or None.
         grader_sandbox: where graders run, or None.

@@ -210,7 +210,7 @@ class GoalConfig:
         return [call_evaluator(spec, trace, ctx) for spec in self.specs()]
 
     def observe_feedback(self, results: Mapping[str, EvalResult]) -> str:
-        """What the agent reads of ``results`` (evaluator name → result): the observed ones; empty when there are none."""
+        """What the agent reads of ``results`` (evaluator name → result): the observed ones; empty when none are."""
         lines = []
         for spec in self.specs():
             if spec.visibility is not Visibility.OBSERVE or spec.name not in results:
@@ -222,7 +222,4 @@ class GoalConfig:
 
     def describe(self) -> list[dict[str, str]]:
         """Name, kind and visibility of every evaluator, as plain data."""
-        return [
-            {"name": spec.name, "kind": spec.kind, "visibility": spec.visibility.value}
-            for spec in self.specs()
-        ]
+        return [{"name": spec.name, "kind": spec.kind, "visibility": spec.visibility.value} for spec in self.specs()]

@@ -1,0 +1,10 @@
+"""Settings for the project's tests: examples of hypothesis take as long as they take, and are the same ones in CI."""
+
+import os
+
+import numpy as np  # noqa: F401  (suites run inside a test share its process, and numpy loads only once in a process)
+from hypothesis import settings
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
