@@ -1,0 +1,306 @@
+"""The rung ``none``: an ordinary local process under a supervisor that leaves nothing alive.
+
+It isolates nothing: the subject reads and writes whatever its user may, and a subject that kills its own supervisor
+escapes it. What it does is to bound time and output, to give the environment whole instead of inheriting it, and to
+kill every descendant when the phase ends, however it ends: also when pytest itself is killed. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_proteus.core.errors import ApparatusError, ConfigurationError
+from pytest_proteus.sandbox._supervisor import descendants
+
+_SUPERVISOR = Path(__file__).with_name("_supervisor.py")
+
+#: Seconds that the supervisor may take to kill everything, after the stop signal's grace is over.
+KILL_SECONDS = 10.0
+
+#: Ends of the lifelines of running supervisors. Taking one out is atomic, so that a signal handler needs no lock.
+_lifelines: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a supervised process ended. When there is one, no descendant of it is alive.
+
+    Args:
+        returncode: exit status, or minus the signal that ended it.
+        timed_out: whether it was stopped because its time was over.
+        stdout, stderr: what was kept of the output; bytes that are not UTF-8 are replaced.
+        stdout_truncated, stderr_truncated: whether the middle of the output was left out.
+        seconds: wall time from start to the death of the last descendant.
+        left_over: how many descendants had to be killed after the process itself had ended.
+        interrupted: whether ``kill_all`` cut it short.
+    """
+
+    returncode: int
+    timed_out: bool
+    stdout: str
+    stderr: str
+    stdout_truncated: bool
+    stderr_truncated: bool
+    seconds: float
+    left_over: int = 0
+    interrupted: bool = False
+
+
+class LocalSandbox:
+    """The rung ``none`` as an object: its name, what it enforces, and ``launch``."""
+
+    name = "none"
+
+    #: Property → ``enforced``, ``watchdog`` or ``absent``; recorded with every sweep.
+    enforcement: Mapping[str, str] = MappingProxyType(
+        {
+            "writes_outside": "absent",
+            "hidden_reads": "absent",
+            "network": "absent",
+            "memory": "absent",
+            "time": "enforced",
+            "output": "enforced",
+            "processes_dead": "enforced",
+        }
+    )
+
+    def launch(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | Path,
+        stdin: str = "",
+        timeout: float = 1800.0,
+        stop_signal: int = signal.SIGTERM,
+        grace: float = 3.0,
+        stdout_limit: int = 1 << 20,
+        stderr_limit: int = 1 << 20,
+    ) -> Outcome:
+        """Run a command to its end and return when it and all that it started are dead. May be called from any thread.
+
+        Args:
+            argv: the command; its first item is looked up on the ``PATH`` of ``env``.
+            env: the whole environment.
+            cwd: an existing folder.
+            stdin: text that the command reads; then end of file.
+            timeout: seconds until ``stop_signal`` is sent to the command, and ``grace`` more until all is killed.
+            stdout_limit, stderr_limit: bytes that are kept, half of them from the end; the rest is read and dropped.
+
+        Raises:
+            ConfigurationError: the command cannot be started.
+            ApparatusError: the supervisor died, or something could not be killed.
+        """
+        order = {
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": str(cwd),
+            "timeout": timeout,
+            "stop_signal": int(stop_signal),
+            "grace": grace,
+            "kill_seconds": KILL_SECONDS,
+        }
+        began = time.monotonic()
+        with _supervised(json.dumps(order).encode("ascii")) as (supervisor, status):
+            out, err = _Kept(stdout_limit), _Kept(stderr_limit)
+            patience = timeout + grace + KILL_SECONDS + 5
+            report = _attend(supervisor, status, stdin.encode("utf-8", "surrogateescape"), out, err, patience)
+        if report is None:
+            raise ApparatusError(
+                f"the supervisor of {argv[0]!r} ended without a report: {err.text()[-300:]}".rstrip(": ")
+            )
+        if report.get("start_error"):
+            raise ConfigurationError(f"{argv[0]!r} cannot be started in {cwd}: {report['start_error']}")
+        if report["survivors"]:
+            raise ApparatusError(f"processes {report['survivors']} that {argv[0]!r} started could not be killed")
+        return Outcome(
+            returncode=report["returncode"],
+            timed_out=report["timed_out"],
+            stdout=out.text(),
+            stderr=err.text(),
+            stdout_truncated=out.truncated,
+            stderr_truncated=err.truncated,
+            seconds=time.monotonic() - began,
+            left_over=report["left_over"],
+            interrupted=report["interrupted"],
+        )
+
+
+def kill_all() -> None:
+    """Have everything killed that any thread is running right now; those calls of ``launch`` return soon after.
+
+    May be called in a signal handler: it only closes pipes.
+    """
+    while True:
+        try:
+            lifeline = _lifelines.pop()
+        except KeyError:
+            return
+        os.close(lifeline)
+
+
+@contextlib.contextmanager
+def _supervised(order: bytes) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A running supervisor and the descriptor of its status pipe; it is gone when the block ends, however it ends."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigurationError("running an agent as a supervised process needs Linux")
+    order_read, order_write = os.pipe()
+    line_read, line_write = os.pipe()
+    status_read, status_write = os.pipe()
+    script = os.open(_SUPERVISOR, os.O_RDONLY)
+    _lifelines.add(line_write)
+    supervisor = None
+    try:
+        try:
+            supervisor = subprocess.Popen(
+                # by descriptor: the subject can read this command line, and the script's path names the framework
+                [sys.executable, "-I", "-S", f"/dev/fd/{script}", *map(str, (order_read, line_read, status_write))],
+                pass_fds=(script, order_read, line_read, status_write),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            for descriptor in (script, order_read, line_read, status_write):
+                os.close(descriptor)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(order_write, "wb") as pipe:
+            order_write = -1
+            pipe.write(order)
+        yield supervisor, status_read
+    finally:
+        if order_write >= 0:
+            os.close(order_write)
+        _cut(line_write)
+        if supervisor is not None:
+            _bury(supervisor)
+        os.close(status_read)
+
+
+def _cut(lifeline: int) -> None:
+    with contextlib.suppress(KeyError):
+        _lifelines.remove(lifeline)
+        os.close(lifeline)
+
+
+def _bury(supervisor: subprocess.Popen[bytes]) -> None:
+    """Wait for the supervisor, which kills everything now that its lifeline is cut, and close its pipes."""
+    try:
+        supervisor.wait(KILL_SECONDS + 5)
+    except subprocess.TimeoutExpired:
+        # stopped or stuck, but still the ancestor of all: do its work in its place
+        for pid in descendants(supervisor.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        supervisor.kill()
+        supervisor.wait()
+    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+class _Kept:
+    """What is kept of an output: its beginning and its end, each at most half of the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = max(limit // 2, 1)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    @property
+    def truncated(self) -> bool:
+        return self._dropped > 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room] if room > 0 else b""
+        self._tail += data[max(room, 0) :]
+        over = len(self._tail) - self._half
+        if over > 0:
+            self._dropped += over
+            del self._tail[:over]
+
+    def text(self) -> str:
+        gap = f"\n[… {self._dropped} bytes left out …]\n".encode() if self._dropped else b""
+        return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
+
+
+def _attend(
+    supervisor: subprocess.Popen[bytes], status: int, stdin: bytes, out: _Kept, err: _Kept, patience: float
+) -> dict[str, Any] | None:
+    """Feed and drain the pipes until the supervisor reports; None when it ends, or lets ``patience`` pass, without."""
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    assert supervisor.stderr is not None
+    deadline = time.monotonic() + patience
+    report = bytearray()
+    with selectors.DefaultSelector() as selector:
+        for pipe, kept in ((supervisor.stdout, out), (supervisor.stderr, err)):
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe.fileno(), selectors.EVENT_READ, kept)
+        selector.register(status, selectors.EVENT_READ)
+        os.set_blocking(supervisor.stdin.fileno(), False)
+        selector.register(supervisor.stdin.fileno(), selectors.EVENT_WRITE)
+        left = memoryview(stdin)
+        while True:
+            events = selector.select(max(deadline - time.monotonic(), 0))
+            if not events and time.monotonic() >= deadline:
+                return None
+            for key, _ in events:
+                if key.data is not None:
+                    if not _drain(key.fd, key.data):
+                        selector.unregister(key.fd)
+                elif key.fd == status:
+                    data = os.read(status, 1 << 16)
+                    report += data
+                    if not data:
+                        _drain(supervisor.stdout.fileno(), out)
+                        _drain(supervisor.stderr.fileno(), err)
+                        return json.loads(report) if report.endswith(b"\n") else None
+                else:
+                    left = _feed(key.fd, left)
+                    if not left:
+                        selector.unregister(key.fd)
+                        with contextlib.suppress(OSError):
+                            supervisor.stdin.close()
+
+
+def _drain(descriptor: int, kept: _Kept) -> bool:
+    """Take what is there to read, at most 16 MiB at a time; False at the end of the stream."""
+    for _ in range(256):
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        kept.add(data)
+    return True
+
+
+def _feed(descriptor: int, left: memoryview) -> memoryview:
+    """Write what the pipe takes; nothing is left when its reader is gone."""
+    if not left:
+        return left
+    try:
+        return left[os.write(descriptor, left[: 1 << 16]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]
