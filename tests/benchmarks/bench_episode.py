@@ -1,4 +1,4 @@
-"""Measures what docs/benchmarks.md claims, beside the peer package from the registry; exits 1 when a claim does not hold.
+"""Measures what docs/benchmarks.md claims, beside the peer package from the registry; exits 1 when a claim fails.
 
 Each measurement is a fresh process that runs one run of E episodes with one of the two packages, in process, with the
 package's own minimal harness and the same policy, and times whole episodes: from the start of one to the start of the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import statistics
@@ -113,7 +114,7 @@ def measure(package: str, files: int, measured: bool, episodes: int) -> dict[str
     if result.episodes_complete != episodes + 1:
         raise RuntimeError(f"{package}: {result.episodes_complete} of {episodes + 1} episodes: {result.error}")
     return {
-        "seconds": [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)],
+        "seconds": [later - earlier for earlier, later in itertools.pairwise(starts)],
         "processes": started[-1] - started[0],
     }
 

@@ -1,8 +1,9 @@
 """Runs what README.md and docs/ tell a reader to type, in a fresh copy of the project; `tox -e docs` runs it.
 
-In the pages, a ``console`` block holds commands (lines that begin with ``$ ``) that run here, in order, and must succeed
-or end with the exit code of a trailing ``# exit N``. A ``python`` block whose first line is ``# <file name>.py`` is
-written to that file first. Blocks of other languages are not run: they need a model, or they are what runs this.
+In the pages, a ``console`` block holds commands (lines that begin with ``$ ``) that run here, in order, and must
+succeed or end with the exit code of a trailing ``# exit N``. A ``python`` block whose first line is
+``# <file name>.py`` is written to that file first. Blocks of other languages are not run: they need a model, or they
+are what runs this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks the built distributions in a folder: what is in them, and that the wheel alone runs a sweep. `tox -e package` runs it."""
+"""Checks built distributions: what is in them, and that the wheel alone runs a sweep. `tox -e package` runs it."""
 
 from __future__ import annotations
 
