@@ -1,0 +1,259 @@
+"""The report of a session, made from the artifacts on disk alone, so that a worker that died takes nothing along.
+
+``build_report`` reads, ``write_sweep_reports`` writes each sweep's own part into its folder. What cannot be read
+becomes a sentence in ``outcome_reasons`` and never takes the rest with it. No statistic is computed and no gate is
+decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.ledger import read_json, read_manifest
+from pytest_proteus.core.records import plain, write_json_atomic
+from pytest_proteus.report.counts import arm_entries, count_runs, stratum_of
+from pytest_proteus.report.environment import environment
+from pytest_proteus.report.outcome import judge
+from pytest_proteus.report.runs import UNREADABLE, Runs, attempt, declared_evaluators, fields, in_words, wanted_by
+
+SCHEMA_VERSION = 1
+
+BUDGET_FIELDS = (
+    "max_usd", "max_tokens", "max_seconds", "spent_usd", "spent_tokens", "stopped_by", "blocks_bought",
+)  # fmt: skip
+EVALUATOR_FIELDS = ("spec", "kind", "visibility", "direction", "bounds", "source_sha256")
+SANDBOX_FIELDS = ("requested", "used", "enforcement")
+PLAN_FIELDS = ("cells", "p_min", "mde", "usd_low", "usd_high")
+STATISTIC_FIELDS = (
+    "name", "stratum", "value", "unavailable", "direction", "scale", "interpretation", "observations", "seconds",
+)  # fmt: skip
+GATE_FIELDS = (
+    "nodeid", "name", "source", "sweep", "stratum", "metric", "arm", "against", "kind", "direction", "margin", "value",
+    "threshold", "alpha", "effect", "interval", "n", "n_missing", "p", "p_adjusted", "family", "p_min", "mde",
+    "n_needed", "rare_event_bound", "assumption", "blocking", "verdict", "reason",
+)  # fmt: skip
+#: What tells two gates of one test apart, beside the operator of their threshold.
+GATE_IDENTITY = ("nodeid", "name", "sweep", "stratum", "metric", "arm", "against", "source")
+VERDICTS = ("pass", "fail", "undecided", "unavailable")
+
+
+def build_report(
+    session_dir: Path | str,
+    *,
+    exitstatus: int | None = None,
+    finished_at: float | None = None,
+    max_missing: int | str = 0,
+) -> dict[str, Any]:
+    """The whole report of one session, as plain data that JSON can hold.
+
+    Args:
+        session_dir: the session's folder.
+        exitstatus: what pytest ends with.
+        finished_at: seconds since the epoch.
+        max_missing: see ``report.outcome.judge``.
+    """
+    session_dir = Path(session_dir)
+    problems: list[str] = []
+    told = _session(session_dir, problems)
+    nodes = _mapping(session_dir / "nodes.json", problems)
+    statistics_of = _by_sweep(read_lines(session_dir / "statistics", problems))
+    sweeps = []
+    for name, out in _folders(session_dir, told, problems):
+        lines = statistics_of.get(name, [])
+        sweep = attempt(
+            lambda name=name, out=out, lines=lines: _sweep(name, out, told, nodes, lines, problems),
+            None,
+            f"sweep {name}: cannot be reported",
+            problems,
+        )
+        if sweep is not None:
+            sweeps.append(sweep)
+    rootdir = told.get("rootdir")
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "outcome": "pass",
+        "outcome_reasons": [],
+        "session": {
+            "id": told.get("id"),
+            "started_at": told.get("started_at"),
+            "finished_at": finished_at,
+            "argv": [str(word) for word in told.get("argv") or []],
+            "workers": told.get("workers"),
+            "exitstatus": None if exitstatus is None else int(exitstatus),
+        },
+        "environment": environment(Path(str(rootdir)) if rootdir else None),
+        "budget": fields(told.get("budget"), BUDGET_FIELDS),
+        "sweeps": sweeps,
+        "gates": _gates(read_lines(session_dir / "gates", problems), problems),
+        "baseline": None,
+    }
+    report["outcome"], report["outcome_reasons"] = judge(report, max_missing=max_missing, problems=problems)
+    checked: dict[str, Any] = plain(report)
+    return checked
+
+
+def write_sweep_reports(report: dict[str, Any], *, max_missing: int | str = 0) -> None:
+    """Write each sweep's own entry and its gates as ``report.json`` in the sweep's folder.
+
+    A folder that cannot be written is a sentence in ``report["outcome_reasons"]``; the others are written all the same.
+    """
+    for sweep in report["sweeps"]:
+        path = Path(sweep["out"]) / "report.json"
+        try:
+            write_json_atomic(path, _narrowed(report, sweep, max_missing))
+        except UNREADABLE as error:
+            report["outcome_reasons"].append(f"sweep {sweep['name']}: report.json cannot be written: {in_words(error)}")
+            if report["outcome"] in ("pass", "undecided"):
+                report["outcome"] = "incomplete"
+
+
+def _narrowed(report: Mapping[str, Any], sweep: Mapping[str, Any], max_missing: int | str) -> dict[str, Any]:
+    """The report as if the session had had this one sweep."""
+    gates = [gate for gate in report["gates"] if gate["sweep"] == sweep["name"]]
+    own = {**report, "sweeps": [sweep], "gates": gates}
+    _, judged = judge(report, max_missing=max_missing)
+    other = tuple(f"sweep {entry['name']}: " for entry in report["sweeps"] if entry is not sweep)
+    problems = [reason for reason in report["outcome_reasons"] if reason not in judged and not reason.startswith(other)]
+    own["outcome"], own["outcome_reasons"] = judge(own, max_missing=max_missing, problems=problems)
+    return own
+
+
+# --- the session's folder ---------------------------------------------------------------------------------------------
+
+
+def _session(session_dir: Path, problems: list[str]) -> dict[str, Any]:
+    told = _mapping(session_dir / "session.json", problems)
+    if not told:
+        problems.append(f"the session has no session.json in {session_dir}")
+    return told
+
+
+def _folders(session_dir: Path, told: Mapping[str, Any], problems: list[str]) -> list[tuple[str, Path]]:
+    """Name and folder of every sweep of the session, by name."""
+    found = {}
+    for file in sorted((session_dir / "sweeps").glob("*.json")):
+        entry = _mapping(file, problems)
+        if entry.get("out"):
+            found[str(entry.get("name") or file.stem)] = Path(str(told.get("rootdir") or "")) / str(entry["out"])
+        elif entry:
+            problems.append(f"sweep {file.stem}: {file} does not say where its folder is")
+    return sorted(found.items())
+
+
+def _mapping(file: Path, problems: list[str]) -> dict[str, Any]:
+    """The JSON object in ``file``; empty when there is none, with a sentence when it cannot be read."""
+    value = attempt(lambda: read_json(file), None, f"{file} cannot be read", problems)
+    if value is None or isinstance(value, dict):
+        return value or {}
+    problems.append(f"{file} holds no JSON object")
+    return {}
+
+
+def read_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Every object in the JSON-lines files of ``folder``: worker by worker, in the order of their numbers."""
+    found = []
+    for file in sorted(folder.glob("*.jsonl"), key=lambda path: _natural(path.stem)):
+        text = attempt(
+            lambda path=file: path.read_text(encoding="utf-8", errors="replace"), "", f"{file} cannot be read", problems
+        )
+        for number, line in enumerate(text.splitlines(), start=1):
+            value = attempt(lambda words=line: json.loads(words), None, f"{file}:{number} is not JSON", problems)
+            if isinstance(value, dict):
+                found.append(value)
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that puts gw2 before gw10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _by_sweep(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(str(line.get("sweep")), []).append(line)
+    return found
+
+
+# --- a sweep ----------------------------------------------------------------------------------------------------------
+
+
+def _sweep(
+    name: str,
+    out: Path,
+    told: Mapping[str, Any],
+    nodes: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    problems: list[str],
+) -> dict[str, Any]:
+    manifest = attempt(lambda: read_manifest(out), None, f"sweep {name}: its manifest cannot be read", problems)
+    if not isinstance(manifest, dict):
+        problems.append(f"sweep {name}: there is no manifest.json in {out}")
+        manifest = {}
+    cells = [cell for cell in manifest.get("runs") or [] if isinstance(cell, dict) and isinstance(cell.get("id"), str)]
+    reader = Runs(name, out, manifest, str(told.get("id")), wanted_by(name, nodes), problems)
+    runs = [reader.entry(cell) for cell in cells]
+    strata = [stratum_of(cell) for cell in cells]
+    return {
+        "name": name,
+        "out": str(out),
+        "condition": manifest.get("condition"),
+        "condition_sha256": manifest.get("condition_sha256"),
+        "measurement_sha256": manifest.get("measurement_sha256"),
+        "surfaces": manifest.get("surfaces") or {},
+        "harnesses": list(manifest.get("harnesses") or []),
+        "evaluators": {
+            evaluator: fields(given, EVALUATOR_FIELDS) for evaluator, given in declared_evaluators(manifest).items()
+        },
+        "sandbox": fields(manifest.get("sandbox"), SANDBOX_FIELDS),
+        "plan": fields(manifest.get("plan"), PLAN_FIELDS),
+        "ledger": count_runs(runs, strata),
+        "runs": runs,
+        "arms": arm_entries(runs, strata, list(declared_evaluators(manifest))),
+        "statistics": _statistics(lines),
+    }
+
+
+# --- statistics and gates ---------------------------------------------------------------------------------------------
+
+
+def _statistics(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each name and stratum, by name: several workers may have computed the same."""
+    found = {}
+    for line in lines:
+        entry = {**fields(line, STATISTIC_FIELDS), "name": str(line.get("name"))}
+        found.setdefault((entry["name"], _sortable(entry["stratum"])), entry)
+    return [found[key] for key in sorted(found)]
+
+
+def _gates(lines: Iterable[Mapping[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
+    """Every gate once, by test and name. A test that was run again has decided again: the later verdict stands."""
+    found = {}
+    for line in lines:
+        entry = _gate(line)
+        if entry["verdict"] not in VERDICTS:
+            problems.append(f"gate {entry['name']} in {entry['nodeid']}: {entry['verdict']!r} is no verdict")
+            entry["verdict"] = "unavailable"
+        bound = entry["threshold"] or {}
+        key = [*(entry[field] for field in GATE_IDENTITY), bound.get("op")]
+        found[tuple(_sortable(part) for part in key)] = entry
+    return [found[key] for key in sorted(found)]
+
+
+def _gate(line: Mapping[str, Any]) -> dict[str, Any]:
+    entry = fields(line, GATE_FIELDS)
+    entry["name"] = str(entry["name"])
+    entry["blocking"] = entry["blocking"] is not False
+    if isinstance(entry["threshold"], Mapping):
+        entry["threshold"] = fields(entry["threshold"], ("op", "bound"))
+    if isinstance(entry["interval"], Mapping):
+        entry["interval"] = fields(entry["interval"], ("method", "level", "low", "high"))
+    return entry
+
+
+def _sortable(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,98 @@
+"""Counts of cells and means of last scores, from the entries of runs; strata are never pooled."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pytest_proteus.core.ledger import count
+from pytest_proteus.report.runs import USAGE_FIELDS, fields
+
+#: States whose records count: the subject was measured, whatever became of it.
+GRADED = ("complete", "timeout", "abort")
+
+_T = TypeVar("_T")
+
+
+def stratum_of(cell: Mapping[str, Any]) -> str:
+    """The stratum of a cell as one word: what of harness, model, task and further axes it has, ``/`` between them."""
+    axes = cell.get("axes")
+    further = [f"{axis}={axes[axis]}" for axis in sorted(axes)] if isinstance(axes, dict) else []
+    return "/".join([str(cell[key]) for key in ("harness", "model", "task") if cell.get(key)] + further)
+
+
+def count_runs(runs: Sequence[Mapping[str, Any]], strata: Sequence[str]) -> dict[str, Any]:
+    """How the runs ended: whole, ``by_arm`` and ``by_stratum``.
+
+    Args:
+        runs: entries of runs.
+        strata: the stratum of each of them.
+    """
+    by_arm = grouped(runs, [str(run["arm"]) for run in runs])
+    by_stratum = grouped(runs, strata)
+    return {
+        **_counts(runs),
+        "by_arm": {key: _counts(group) for key, group in sorted(by_arm.items())},
+        "by_stratum": {key: _counts(group) for key, group in sorted(by_stratum.items())},
+    }
+
+
+def _counts(runs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    states = [run["state"].split(":", 1)[0] for run in runs]
+    return {
+        **count(states),
+        "reused": sum(1 for run in runs if run["reused"]),
+        "retried": sum(1 for run in runs if run["attempts"] > 1),
+    }
+
+
+def grouped(items: Sequence[_T], keys: Sequence[str]) -> dict[str, list[_T]]:
+    """The items by key; keys in the order of their first item."""
+    found: dict[str, list[_T]] = {}
+    for item, key in zip(items, keys, strict=True):
+        found.setdefault(key, []).append(item)
+    return found
+
+
+def arm_keys(runs: Sequence[Mapping[str, Any]], strata: Sequence[str]) -> list[str]:
+    """The name under which each run's arm is reported: its label, with the stratum where there are several."""
+    several = len(set(strata)) > 1
+    return [
+        f"{run['arm']} [{stratum}]" if several else str(run["arm"]) for run, stratum in zip(runs, strata, strict=True)
+    ]
+
+
+def arm_entries(runs: Sequence[dict[str, Any]], strata: Sequence[str], evaluators: Sequence[str]) -> dict[str, Any]:
+    """Every arm's means, each stratum apart."""
+    return {
+        key: {
+            "metrics": {name: metric([last_score(run, name) for run in group]) for name in evaluators},
+            "usage": fields(None, USAGE_FIELDS),
+            "success_rate": None,
+            "cost_per_success": None,
+        }
+        for key, group in grouped(runs, arm_keys(runs, strata)).items()
+    }
+
+
+def last_score(run: Mapping[str, Any], evaluator: str) -> float | None:
+    """The score after the run's last episode; None when that is missing or the cell was not measured."""
+    if run["state"] not in GRADED or evaluator not in run["evaluators"]:
+        return None
+    scores: list[float | None] = run["evaluators"][evaluator]["scores"]
+    return scores[-1] if scores else None
+
+
+def metric(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and spread of what is there of ``values``; ``std`` divides by n - 1 and is None when n < 2."""
+    known = [float(value) for value in values if value is not None]
+    return {
+        "mean": math.fsum(known) / len(known) if known else None,
+        "n": len(known),
+        "n_missing": len(values) - len(known),
+        "std": statistics.stdev(known) if len(known) > 1 else None,
+        "min": min(known) if known else None,
+        "max": max(known) if known else None,
+    }

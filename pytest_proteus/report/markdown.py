@@ -1,0 +1,47 @@
+"""The report as Markdown: for a pull request's comment or a CI job's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_proteus.report.outcome import gate_comparison
+from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text, printable
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """Outcome and reasons, a table of arms for each sweep, and a table of the gates, those that did not pass first."""
+    blocks = [f"# Sweep report: {report['outcome']}"]
+    if report["outcome_reasons"]:
+        blocks.append("\n".join(f"- {_escaped(reason)}" for reason in report["outcome_reasons"]))
+    for sweep in report["sweeps"]:
+        own = [gate for gate in report["gates"] if gate["sweep"] == sweep["name"]]
+        header, rows = arm_table(sweep, own)
+        blocks += [f"## {_escaped(sweep['name'])}", _escaped(ledger_text(sweep["ledger"])), table(header, rows)]
+    if report["gates"]:
+        blocks += ["## Gates", gate_counts(report["gates"]), _gates(report["gates"])]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _gates(gates: Sequence[Mapping[str, Any]]) -> str:
+    ordered = sorted(gates, key=lambda gate: gate["verdict"] == "pass")
+    rows = [
+        [gate["verdict"], gate["name"], gate["reason"] or gate_comparison(gate), gate["nodeid"] or ""]
+        for gate in ordered
+    ]
+    return table(["verdict", "gate", "why", "test"], rows)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, its cells escaped."""
+    head, *body = [[_escaped(cell) for cell in row] for row in (header, *rows)]
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """Text that stays one line and means nothing to Markdown or HTML."""
+    line = " ".join(printable(str(text)).split())
+    for mark in "\\`*_[]|#~!":
+        line = line.replace(mark, f"\\{mark}")
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

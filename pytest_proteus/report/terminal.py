@@ -1,0 +1,169 @@
+"""The report as lines for a terminal: one row an arm, then what failed. Plain text; whoever prints it may colour it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_proteus.report.counts import GRADED, arm_keys, grouped, stratum_of
+
+_GAP = "  "
+
+
+def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
+    """Every sweep as a table of its arms, then the gates that did not pass and the reasons for the outcome.
+
+    A line is longer than ``width`` columns only where one word is.
+    """
+    lines: list[str] = []
+    for sweep in report["sweeps"]:
+        lines += [*sweep_lines(sweep, report["gates"], width), ""]
+    lines += _wrapped(gate_counts(report["gates"]), width, "")
+    lines += _wrapped(f"outcome: {report['outcome']}", width, "")
+    for reason in report["outcome_reasons"]:
+        lines += _wrapped(f"- {reason}", width, "  ")
+    return lines
+
+
+def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], width: int = 80) -> list[str]:
+    """One sweep: its name and cells, a row an arm, and the counters of each arm below."""
+    own = [gate for gate in gates if gate["sweep"] == sweep["name"]]
+    header, rows = arm_table(sweep, own)
+    lines = _wrapped(f"{sweep['name']}: {ledger_text(sweep['ledger'])}", width, "  ")
+    table = align([header, *rows])
+    if all(len(line) <= width for line in table):
+        lines += table
+    else:
+        lines += _stacked(header, rows, width)
+    for key, counters in _counters_by_arm(sweep).items():
+        if counters:
+            shown = ", ".join(f"{name} {number(value)}" for name, value in counters.items())
+            lines += _wrapped(f"{key} counters: {shown}", width, "  ")
+    return lines
+
+
+def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Column names, and one row an arm: cells, episodes, the mean of each evaluator's last score with n, gates."""
+    evaluators = list(sweep["evaluators"])
+    with_gates = any(gate["arm"] in {run["arm"] for run in sweep["runs"]} for gate in gates)
+    header = ["arm", "cells", "episodes", *evaluators, *(["gates"] if with_gates else [])]
+    rows = []
+    for key, runs in _runs_by_arm(sweep).items():
+        done = sum(1 for run in runs if run["state"] in GRADED)
+        planned = [run["episodes_planned"] for run in runs]
+        episodes = f"{sum(run['episodes_complete'] for run in runs)}/{'?' if None in planned else sum(planned)}"
+        means = [metric_text(sweep["arms"][key]["metrics"][name]) for name in evaluators]
+        row = [key, f"{done}/{len(runs)}", episodes, *means]
+        if with_gates:
+            row.append(_arm_gates(runs[0], gates))
+        rows.append(row)
+    return header, rows
+
+
+def _arm_gates(run: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> str:
+    verdicts = [gate["verdict"] for gate in gates if gate["arm"] == run["arm"]]
+    return f"{verdicts.count('pass')}/{len(verdicts)}" if verdicts else "-"
+
+
+def gate_counts(gates: Sequence[Mapping[str, Any]]) -> str:
+    """How many gates ended how; empty without gates."""
+    if not gates:
+        return ""
+    counts = {
+        said: sum(1 for gate in gates if gate["verdict"] == verdict)
+        for verdict, said in (
+            ("pass", "passed"),
+            ("fail", "failed"),
+            ("undecided", "undecided"),
+            ("unavailable", "unavailable"),
+        )
+    }
+    return "gates: " + ", ".join(f"{count} {said}" for said, count in counts.items() if count)
+
+
+def ledger_text(ledger: Mapping[str, Any]) -> str:
+    """How the cells ended, as a phrase; states that no cell ended in are left out."""
+    parts = [
+        f"{ledger[state]} {state.replace('_', ' ')}"
+        for state in ("complete", "timeout", "abort", "skipped", "errored", "lost", "not_run")
+        if ledger[state]
+    ]
+    extra = [f"{ledger[name]} {name}" for name in ("reused", "retried") if ledger[name]]
+    cells = "1 cell" if ledger["planned"] == 1 else f"{ledger['planned']} cells"
+    return f"{cells}: {', '.join(parts) or 'none'}" + (f" ({', '.join(extra)})" if extra else "")
+
+
+def metric_text(metric: Mapping[str, Any]) -> str:
+    """A mean with the number of cells behind it; ``-`` where there is none."""
+    return f"{number(metric['mean'])} (n={metric['n']})"
+
+
+def number(value: Any) -> str:
+    """A number for people, ``-`` for one that is missing."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of equal length as lines: the first column to the left, the others to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        _GAP.join(
+            cell.ljust(widths[column]) if column == 0 else cell.rjust(widths[column]) for column, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _stacked(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The table for a terminal that is too narrow for it: each arm with its columns named, in wrapped lines."""
+    lines = []
+    for row in rows:
+        named = ", ".join(f"{name} {cell}" for name, cell in zip(header[1:], row[1:], strict=True))
+        lines += _wrapped(f"{row[0]}: {named}", width, "  ")
+    return lines
+
+
+def _runs_by_arm(sweep: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    runs = sweep["runs"]
+    return grouped(runs, arm_keys(runs, [stratum_of(run) for run in runs]))
+
+
+def _counters_by_arm(sweep: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Arm → counter → its sum over the arm's runs; nested counters have dotted names."""
+    return {key: sum_counters([run["counters"] for run in runs]) for key, runs in _runs_by_arm(sweep).items()}
+
+
+def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers in nested counters, summed by dotted name."""
+    total: dict[str, float] = {}
+    for run in counters:
+        for name, value in _numbers(run, ""):
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _numbers(counters: Mapping[str, Any], prefix: str) -> list[tuple[str, float]]:
+    found = []
+    for name, value in counters.items():
+        if isinstance(value, Mapping):
+            found += _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.append((f"{prefix}{name}", value))
+    return found
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        printable(text), max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def printable(text: str) -> str:
+    """Text that moves no cursor: an agent may have had a say in it, and control characters are orders to a terminal."""
+    return "".join(char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text)
