@@ -1,0 +1,265 @@
+"""Putting the real agents on this machine at pinned versions, and finding them again.
+
+An agent and the Node it needs come from the npm registry through the ``npm`` command and lie in a data folder of their
+own, whose path names no framework: the agents tell their model where they live. Nothing here runs an agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.errors import ConfigurationError
+
+#: Environment variable that moves the data folder.
+FOLDER_VARIABLE = "PYTEST_PROTEUS_AGENTS"
+
+#: The Node that runs the agents which need one, and npm while it installs them.
+NODE_VERSION = "22.23.3"
+
+_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An agent as the npm registry has it.
+
+    Args:
+        package: name in the registry.
+        version: the pinned version.
+        entry: the agent's program, relative to the package's folder.
+        command: what the agent is called on ``PATH``.
+        node: oldest Node that runs it, as (major, minor).
+    """
+
+    package: str
+    version: str
+    entry: str
+    command: str
+    node: tuple[int, int]
+
+
+PACKAGES = {
+    "pi": Package("@earendil-works/pi-coding-agent", "1.6.0", "dist/cli.js", "pi", (22, 19)),
+}
+
+
+@dataclass(frozen=True)
+class FoundAgent:
+    """An agent that is on this machine.
+
+    Args:
+        argv: how its command line begins.
+        version: its version; empty when it cannot be told.
+        source: ``installed`` (in the data folder), ``given`` (an explicit path) or ``path`` (on ``PATH``).
+    """
+
+    argv: tuple[str, ...]
+    version: str
+    source: str
+
+
+def agents_folder() -> Path:
+    """Where agents are installed: ``$PYTEST_PROTEUS_AGENTS``, else a data folder that other users can reach, too, if
+    root installs."""
+    moved = os.environ.get(FOLDER_VARIABLE)
+    if moved:
+        return Path(moved).absolute()
+    data = os.environ.get("XDG_DATA_HOME")
+    if data:
+        return Path(data) / "coding-agents"
+    if os.geteuid() == 0:
+        return Path("/opt/coding-agents")
+    return Path.home() / ".local" / "share" / "coding-agents"
+
+
+def install(names: Sequence[str], say: Callable[[str], None] | None = None) -> list[dict[str, str]]:
+    """Install agents at their pinned versions, with the Node they need; what is there already is left alone.
+
+    Args:
+        names: names in ``PACKAGES``.
+        say: takes a line of progress; by default it goes to standard error.
+
+    Returns:
+        The rows of ``listed`` for these names.
+
+    Raises:
+        ConfigurationError: an unknown name, no ``npm``, or an installation that fails.
+    """
+    tell = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    for name in names:
+        _package(name)
+    for name in names:
+        package = PACKAGES[name]
+        _install_once(_node_folder(), f"{_node_package()}@{NODE_VERSION}", tell)
+        _install_once(_agent_folder(name), f"{package.package}@{package.version}", tell)
+    return [row for row in listed() if row["name"] in names]
+
+
+def listed() -> list[dict[str, str]]:
+    """One row an agent: ``name``, ``version`` (found, or empty), ``pinned``, ``source`` (see ``FoundAgent``) and
+    ``path``; sorted by name."""
+    rows = []
+    for name, package in sorted(PACKAGES.items()):
+        row = {"name": name, "version": "", "pinned": package.version, "source": "", "path": ""}
+        with contextlib.suppress(ConfigurationError):
+            found = find_agent(name)
+            row |= {"version": found.version, "source": found.source, "path": found.argv[-1]}
+        rows.append(row)
+    return rows
+
+
+def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
+    """Where an agent is: at ``explicit`` if given, else in the data folder, else on ``PATH``.
+
+    Args:
+        name: a name in ``PACKAGES``.
+        explicit: the agent's executable or script.
+
+    Raises:
+        ConfigurationError: an unknown name, no agent there, or a Node that is too old for it.
+    """
+    package = _package(name)
+    if explicit is not None:
+        path = Path(explicit).expanduser().absolute()
+        if not path.is_file():
+            raise ConfigurationError(f"agent {name}: there is no file {path}; give the path of its executable")
+        return _found(name, path, "given")
+    script = _agent_folder(name) / "node_modules" / package.package / package.entry
+    if script.is_file():
+        return _found(name, script, "installed")
+    on_path = shutil.which(package.command)
+    if on_path:
+        return _found(name, Path(on_path), "path")
+    raise ConfigurationError(f"agent {name} is not on this machine; install it with: proteus agents install {name}")
+
+
+def _package(name: str) -> Package:
+    if name not in PACKAGES:
+        raise ConfigurationError(f"unknown agent {name!r}; known: {', '.join(sorted(PACKAGES))}")
+    return PACKAGES[name]
+
+
+def _agent_folder(name: str) -> Path:
+    return agents_folder() / f"{name}-{PACKAGES[name].version}"
+
+
+def _node_folder() -> Path:
+    return agents_folder() / f"node-{NODE_VERSION}"
+
+
+def _node_package() -> str:
+    """The registry's package with the bare binary: unlike ``node`` itself it needs no installation script."""
+    machine = _MACHINES.get(platform.machine().lower())
+    if machine is None or not sys.platform.startswith("linux"):
+        raise ConfigurationError(
+            f"no Node {NODE_VERSION} is known for {sys.platform} on {platform.machine()}; install the agent yourself "
+            f"and put it on PATH"
+        )
+    return f"node-linux-{machine}"
+
+
+def _installed_node() -> Path | None:
+    found = sorted((_node_folder() / "node_modules").glob("node-*/bin/node"))
+    return found[0] if found else None
+
+
+def _install_once(folder: Path, spec: str, say: Callable[[str], None]) -> None:
+    """``spec`` in ``folder``, whole or not at all, whoever else is installing the same."""
+    if folder.is_dir():
+        say(f"{spec}: is in {folder}")
+        return
+    say(f"{spec}: installing into {folder}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".installing-", dir=folder.parent) as scratch:
+            target = Path(scratch) / "tree"
+            target.mkdir()
+            _run_npm(target, spec)
+            # another process may have finished first: then its tree stays
+            with contextlib.suppress(FileExistsError):
+                _rename_new(target, folder)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{spec} cannot be installed into {folder}: {error.strerror or error}; set {FOLDER_VARIABLE} to a folder "
+            f"that can be written"
+        ) from error
+    say(f"{spec}: done")
+
+
+def _rename_new(source: Path, target: Path) -> None:
+    if target.is_dir():
+        raise FileExistsError(target)
+    source.rename(target)
+
+
+def _run_npm(target: Path, spec: str) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise ConfigurationError(f"installing {spec} needs the command npm: install Node.js (https://nodejs.org) first")
+    environment = dict(os.environ)
+    node = _installed_node()
+    if node is not None:
+        # npm takes an older release without a word where the newest does not allow the Node that runs npm
+        environment["PATH"] = f"{node.parent}{os.pathsep}{environment.get('PATH', '')}"
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error", "--save-exact"]
+    done = subprocess.run(
+        [npm, "install", "--prefix", str(target), *options, spec],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode != 0:
+        raise ConfigurationError(f"npm install {spec} failed: {(done.stderr or done.stdout).strip()[-800:]}")
+
+
+def _found(name: str, path: Path, source: str) -> FoundAgent:
+    script = path.resolve()
+    version = _version_beside(script, PACKAGES[name].package)
+    if script.suffix not in (".js", ".mjs", ".cjs"):
+        return FoundAgent((str(path),), version, source)
+    return FoundAgent((str(_node_for(name)), str(script)), version, source)
+
+
+def _node_for(name: str) -> Path:
+    """A Node that is new enough: the installed one, else that on ``PATH``."""
+    node = _installed_node()
+    if node is not None:
+        return node
+    on_path = shutil.which("node")
+    oldest = PACKAGES[name].node
+    wanted = f"agent {name} needs Node {oldest[0]}.{oldest[1]} or newer"
+    if on_path is None:
+        raise ConfigurationError(f"{wanted}, and there is none; install both with: proteus agents install {name}")
+    told = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    numbers = tuple(int(part) for part in told.lstrip("v").split(".")[:2] if part.isdigit())
+    if numbers < oldest:
+        raise ConfigurationError(
+            f"{wanted}, and {on_path} is {told or 'of no known version'}; install both with: "
+            f"proteus agents install {name}"
+        )
+    return Path(on_path)
+
+
+def _version_beside(script: Path, package: str) -> str:
+    """The version in the ``package.json`` of the package that a script belongs to; empty when there is none."""
+    for folder in script.parents:
+        try:
+            value: Any = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(value, dict) and value.get("name") == package:
+            return str(value.get("version", ""))
+    return ""
