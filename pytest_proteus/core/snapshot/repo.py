@@ -1,0 +1,376 @@
+"""The bare repository of one run: where its objects, its one branch and its failed candidates are kept.
+
+Reads and writes files of git's own formats in this process. ``git`` itself is started for one thing only: an
+object in a form that this module does not read (a delta, after somebody repacked). It then sees the bare repository
+with a configuration of ours and an environment without a single ``GIT_`` variable, never the subject's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_proteus.core.snapshot import pack
+from pytest_proteus.core.snapshot.objects import Commit, Node, SnapshotError, load_node, parse_commit
+
+BRANCH = b"refs/heads/main"
+FAILED = b"refs/failed/"
+#: Which commit is which episode's, one "episode commit head" line each; rebuilt from the history when it does not fit.
+INDEX = b"episode-index"
+
+_CONFIG = b"""[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = true
+\thooksPath = /dev/null
+\tlogAllRefUpdates = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[protocol]
+\tallow = never
+"""
+_HEX = re.compile(rb"[0-9a-f]{40}\Z")
+_EPISODE = re.compile(r"episode (\d+):")
+_OPEN_PACKS = 128
+_MAPPED_FROM = 1 << 17
+
+
+def oid_of(sha: str) -> bytes | None:
+    """The id that a user spells in hexadecimal, or None when it is none."""
+    text = sha.encode("ascii", "replace")
+    return bytes.fromhex(sha) if _HEX.match(text) else None
+
+
+def episode_of(subject: str) -> int | None:
+    """The episode that a commit's subject says it is, or None."""
+    match = _EPISODE.match(subject)
+    return int(match[1]) if match else None
+
+
+def _read_file(path: bytes) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def replace_file(path: bytes, data: bytes) -> None:
+    """Write a small file whole, by way of git's own lock name; a leftover lock of a killed process is overwritten."""
+    fd = os.open(path + b".lock", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    os.rename(path + b".lock", path)
+
+
+class History(NamedTuple):
+    """Commits of the episodes, ascending, and how much of the index file says so (-1: it has to be rewritten)."""
+
+    episodes: dict[int, bytes]
+    valid: int
+    missing: list[tuple[int, bytes]]
+
+
+class Repository:
+    """Objects, refs and the episode index of one bare repository.
+
+    Args:
+        git_dir: the repository's folder. It is not created here.
+    """
+
+    def __init__(self, git_dir: Path) -> None:
+        self.path = Path(git_dir)
+        self.dir = os.fsencode(git_dir)
+        self.packs = self.dir + b"/objects/pack"
+        self._where: dict[bytes, tuple[bytes, int]] | None = None
+        self._loaded: set[bytes] = set()
+        self._data: dict[bytes, bytes | mmap.mmap] = {}
+        self._git: Any = None
+
+    # -- making and repairing ------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether there is a repository, whole enough to be opened."""
+        return os.path.isfile(self.dir + b"/HEAD") and os.path.isdir(self.packs)
+
+    def create(self) -> None:
+        """Make an empty repository; HEAD comes last, so that a half-made one does not exist."""
+        for folder in (b"/objects/pack", b"/objects/info", b"/refs/heads", b"/refs/failed", b"/refs/tags", b"/info"):
+            os.makedirs(self.dir + folder, exist_ok=True)
+        replace_file(self.dir + b"/config", _CONFIG)
+        replace_file(self.dir + b"/HEAD", b"ref: " + BRANCH + b"\n")
+
+    def repair(self) -> None:
+        """Take away what a killed writer left: locks, temporary files, packs without a whole index.
+
+        A whole pack whose index is missing or torn gets a new index. Only the writer of a run may call this.
+        """
+        for folder in (b"", b"/refs/heads", b"/refs/failed"):
+            for name in os.listdir(self.dir + folder):
+                if name.endswith(b".lock"):
+                    os.unlink(self.dir + folder + b"/" + name)
+        names = set(os.listdir(self.packs))
+        for name in names:
+            if name.startswith(b"tmp_"):
+                os.unlink(self.packs + b"/" + name)
+        for name in names:
+            if name.endswith(b".pack"):
+                self._repair_pack(self.packs + b"/" + name[:-5])
+            elif name.endswith(b".idx") and name[:-4] + b".pack" not in names:
+                os.unlink(self.packs + b"/" + name)
+        self._where = None
+
+    def _repair_pack(self, stem: bytes) -> None:
+        """Keep, index anew or remove one pack; the end of each file tells whether the two belong together."""
+        with open(stem + b".pack", "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - 20))
+            checksum = file.read(20)
+        index = _read_file(stem + b".idx")
+        if size > 32 and len(index) > 40 and index[-40:-20] == checksum:
+            return
+        data = _read_file(stem + b".pack")
+        if size > 32 and hashlib.sha1(data[:-20], usedforsecurity=False).digest() == checksum:
+            rows = [
+                (hashlib.sha1(b"%s %d\0" % (pack.KINDS[kind], len(body)) + body).digest(), crc, at)
+                for at, kind, body, crc in pack.scan_pack(data)
+            ]
+            os.close(pack.write_index(stem, rows, checksum))
+            return
+        for suffix in (b".idx", b".pack"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(stem + suffix)
+
+    # -- refs ----------------------------------------------------------------------------------------------------
+
+    def _head_ref(self) -> bytes:
+        text = _read_file(self.dir + b"/HEAD").strip()
+        return text[5:] if text.startswith(b"ref: refs/") and b".." not in text else BRANCH
+
+    def ref(self, name: bytes) -> bytes | None:
+        """The id that a ref names, or None."""
+        text = _read_file(self.dir + b"/" + name).strip()
+        if not text:
+            for line in _read_file(self.dir + b"/packed-refs").splitlines():
+                if line[41:] == name:
+                    text = line[:40]
+        return bytes.fromhex(text.decode()) if _HEX.match(text) else None
+
+    def head(self) -> bytes | None:
+        """The commit that the run's branch names, or None when there is none yet."""
+        return self.ref(self._head_ref())
+
+    def set_ref(self, name: bytes, commit: bytes) -> None:
+        """Make a ref name a commit."""
+        replace_file(self.dir + b"/" + name, commit.hex().encode() + b"\n")
+
+    def set_head(self, commit: bytes) -> None:
+        """Move the run's branch."""
+        self.set_ref(BRANCH, commit)
+
+    # -- objects -------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> dict[bytes, tuple[bytes, int]]:
+        if self._where is None:
+            self._where, self._loaded = {}, set()
+            self._load_indexes()
+        return self._where
+
+    def _load_indexes(self) -> bool:
+        """Read the indexes that have appeared since the last look; tells whether there were any."""
+        assert self._where is not None
+        try:
+            names = os.listdir(self.packs)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        new = [name for name in names if name.endswith(b".idx") and name not in self._loaded]
+        for name in new:
+            stem = self.packs + b"/" + name[:-4]
+            with contextlib.suppress(FileNotFoundError):
+                for oid, offset in pack.read_index(stem + b".idx"):
+                    self._where[oid] = (stem, offset)
+            self._loaded.add(name)
+        return bool(new)
+
+    def has(self, oid: bytes) -> bool:
+        """Whether a pack of ours holds the object."""
+        return oid in self._objects()
+
+    def add(self, objects: Sequence[pack.Packed]) -> list[int]:
+        """Write one pack; returns the descriptors that have to be flushed and closed."""
+        where = self._objects()
+        written = pack.write_pack(self.packs, objects)
+        self._loaded.add(os.path.basename(written.stem) + b".idx")
+        for oid, offset in written.offsets:
+            where[oid] = (written.stem, offset)
+        return written.unflushed
+
+    def newest_packs(self, number: int) -> list[int]:
+        """Open descriptors (pack, index, pack, …) of the packs written last, which may not be on the disk yet."""
+        stems = [self.packs + b"/" + name[:-5] for name in os.listdir(self.packs) if name.endswith(b".pack")]
+        stems.sort(key=lambda stem: os.stat(stem + b".pack").st_mtime_ns)
+        paths = [stem + suffix for stem in stems[-number:] for suffix in (b".pack", b".idx")]
+        return [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in paths]
+
+    def _pack_data(self, stem: bytes) -> bytes | mmap.mmap:
+        data = self._data.get(stem)
+        if data is None:
+            if len(self._data) >= _OPEN_PACKS:
+                del self._data[next(iter(self._data))]
+            with open(stem + b".pack", "rb") as file:
+                large = os.fstat(file.fileno()).st_size > _MAPPED_FROM
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read()
+            self._data[stem] = data
+        return data
+
+    def _locate(self, oid: bytes) -> tuple[bytes, int] | None:
+        found = self._objects().get(oid)
+        if found is None and self._load_indexes():
+            found = self._objects().get(oid)
+        return found
+
+    def size(self, oid: bytes) -> int:
+        """Size in bytes of an object's content, without reading the content where that can be avoided."""
+        found = self._locate(oid)
+        if found is not None:
+            kind, size, _ = pack.read_header(self._pack_data(found[0]), found[1])
+            if kind in pack.KINDS:
+                return size
+        return len(self.read(oid))
+
+    def read(self, oid: bytes) -> bytes:
+        """An object's content.
+
+        Raises:
+            SnapshotError: the repository does not hold it.
+        """
+        found = self._locate(oid)
+        if found is not None:
+            data = self._pack_data(found[0])
+            kind, size, start = pack.read_header(data, found[1])
+            if kind in pack.KINDS:
+                content = zlib.decompressobj().decompress(data[start : start + size + (size >> 9) + 64])
+                if len(content) == size:
+                    return content
+        name = oid.hex().encode()
+        loose = _read_file(self.dir + b"/objects/" + name[:2] + b"/" + name[2:])
+        if loose:
+            return zlib.decompress(loose).partition(b"\0")[2]
+        return self._read_by_git(oid)
+
+    def _read_by_git(self, oid: bytes) -> bytes:
+        """Ask git for an object, once more of the kind that only git reads."""
+        missing = SnapshotError(f"{self.path} does not hold the object {oid.hex()}")
+        if not self.exists():
+            raise missing
+        if self._git is None:
+            self._git = self._open_git()
+        try:
+            return bytes(self._git.odb.stream(oid).read())
+        except Exception as error:
+            raise missing from error
+
+    def _open_git(self) -> Any:
+        try:
+            import git
+        except ImportError as error:
+            raise SnapshotError(
+                f"{self.path} was repacked and reading it needs the git command, which is not on PATH: install git"
+            ) from error
+        if _read_file(self.dir + b"/config") != _CONFIG:
+            replace_file(self.dir + b"/config", _CONFIG)
+        repo = git.Repo(self.path, odbt=git.GitCmdObjectDB)
+        clean = {name: None for name in os.environ if name.startswith("GIT_")}
+        repo.git.update_environment(
+            **clean, GIT_DIR=str(self.path), GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_NOSYSTEM="1"
+        )
+        return repo
+
+    def commit(self, oid: bytes) -> Commit:
+        """Read a commit."""
+        return parse_commit(self.read(oid))
+
+    def has_commit(self, oid: bytes) -> bool:
+        """Whether the object is here and is a commit."""
+        try:
+            data = self.read(oid)
+        except SnapshotError:
+            return False
+        return data.startswith(b"tree ") and object_is(b"commit", data, oid)
+
+    def node(self, tree: bytes, cache: dict[bytes, Node]) -> Node:
+        """A stored tree as a node."""
+        return load_node(tree, self.read, self.size, cache)
+
+    # -- episodes ------------------------------------------------------------------------------------------------
+
+    def history(self) -> History:
+        """Which commit is which episode's, from the index file and from the commits that it does not know yet."""
+        head = self.head()
+        lines: list[tuple[int, bytes, int]] = []
+        data, at = _read_file(self.dir + b"/" + INDEX), 0
+        for line in data.splitlines(keepends=True):
+            at += len(line)
+            number, _, sha = line.strip().partition(b" ")
+            if not line.endswith(b"\n") or not number.isdigit() or not _HEX.match(sha):
+                break
+            lines.append((int(number), bytes.fromhex(sha.decode()), at))
+        if head is None:
+            return History({}, 0 if not data else -1, [])
+        known = {commit: at for at, (_, commit, _) in enumerate(lines)}
+        missing: list[tuple[int, bytes]] = []
+        oid: bytes | None = head
+        while oid is not None and oid not in known:
+            commit = self.commit(oid)
+            episode = episode_of(commit.subject)
+            if episode is not None:
+                missing.append((episode, oid))
+            oid = commit.parent
+        kept = lines[: known[oid] + 1] if oid is not None else []
+        missing.reverse()
+        end = kept[-1][2] if kept else 0
+        episodes = {number: commit for number, commit, _ in kept} | dict(missing)
+        return History(episodes, end if end == len(data) else -1, missing)
+
+    def index_line(self, episode: int, commit: bytes) -> bytes:
+        """One line of the episode index."""
+        return b"%d %s\n" % (episode, commit.hex().encode())
+
+    def rewrite_index(self, episodes: dict[int, bytes]) -> None:
+        """Make the index file say which commit is which episode's."""
+        lines = [self.index_line(episode, commit) for episode, commit in episodes.items()]
+        replace_file(self.dir + b"/" + INDEX, b"".join(lines))
+
+    def failed(self, episode: int) -> list[tuple[bytes, bytes]]:
+        """(ref, commit) of the failed candidates of an episode, in the order in which they failed."""
+        start = b"%d-" % episode
+        try:
+            names = [name for name in os.listdir(self.dir + b"/" + FAILED) if name.startswith(start)]
+        except FileNotFoundError:
+            return []
+        numbered = sorted((int(name[len(start) :]), name) for name in names if name[len(start) :].isdigit())
+        found = [(FAILED + name, self.ref(FAILED + name)) for _, name in numbered]
+        return [(name, commit) for name, commit in found if commit is not None]
+
+    def close(self) -> None:
+        """Let go of everything that is open."""
+        self._data.clear()
+        if self._git is not None:
+            self._git.close()
+            self._git = None
+
+
+def object_is(kind: bytes, data: bytes, oid: bytes) -> bool:
+    """Whether content has this id as an object of this kind."""
+    return hashlib.sha1(b"%s %d\0" % (kind, len(data)) + data, usedforsecurity=False).digest() == oid

@@ -1,0 +1,507 @@
+"""Reading the tree that the subject wrote: one walk, what changed since the last one, and what is wrong with it.
+
+The walk lists folders, looks at every file without following anything, and reads a file only when its times, size,
+inode or mode differ from last time. It never raises for what it meets: what cannot be kept is a violation.
+It writes nothing. Modes decide what is readable, so that root and everybody else come to the same verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import NamedTuple
+
+from pytest_proteus.core.snapshot import names, pack
+from pytest_proteus.core.snapshot.objects import (
+    EMPTY,
+    EXECUTABLE,
+    FILE,
+    LINK,
+    Entry,
+    Node,
+    differences,
+    empty_folders,
+    find,
+    object_id,
+    tree_data,
+    walk,
+)
+
+#: A file whose times are younger than this when the walk starts is read again next time: a second edit may
+#: leave the same times behind. Not needed where each change gets a time of its own.
+RACY_NS = 20_000_000
+LISTED_VIOLATIONS = 100
+
+_Key = tuple[int, int, int, int, int]
+_key: Callable[[os.stat_result], _Key] = attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_mode")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Violation(NamedTuple):
+    """Something in the tree that a snapshot cannot keep: escaped path, kind, one sentence."""
+
+    path: str
+    kind: str
+    detail: str
+
+
+class Change(NamedTuple):
+    """A path whose entry differs from the last accepted state; None where there is none."""
+
+    path: bytes
+    old: Entry | None
+    new: Entry | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a tree may be: number of entries, bytes of one file, bytes of all, folders below each other."""
+
+    entries: int = 100_000
+    file_bytes: int = 64 << 20
+    tree_bytes: int = 512 << 20
+    depth: int = 64
+
+
+class Entries(Mapping[bytes, Entry]):
+    """Path → entry of every file and link of a tree, read from its nodes."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __getitem__(self, path: bytes) -> Entry:
+        entry = find(self._node, path)
+        if entry is None:
+            raise KeyError(path)
+        return entry
+
+    def __iter__(self) -> Iterator[bytes]:
+        for path, _ in walk(self._node):
+            yield path
+
+    def __len__(self) -> int:
+        return self._node.count
+
+    def items(self) -> _Items:  # type: ignore[override]
+        """(path, entry) pairs in one walk."""
+        return _Items(self._node)
+
+
+class _Items:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __iter__(self) -> Iterator[tuple[bytes, Entry]]:
+        return walk(self._node)
+
+    def __len__(self) -> int:
+        return self._node.count
+
+
+class Scan:
+    """What one walk saw. ``tree`` and ``base`` are the tree ids of this state and of the last accepted one.
+
+    ``violations`` are listed up to a number, ``refused`` are all their paths; ``read`` gives the content of an entry.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        base: Node,
+        violations: tuple[Violation, ...],
+        read: Callable[[bytes], bytes],
+        refused: frozenset[bytes],
+    ) -> None:
+        self.node = node
+        self.base_node = base
+        self.violations = violations
+        self.read = read
+        self.refused = refused
+
+    @property
+    def tree(self) -> str:
+        """Id of the tree of everything that can be kept, the same as git's for these files."""
+        return self.node.oid.hex()
+
+    @property
+    def base(self) -> str:
+        """Id of the tree that ``changes`` are against."""
+        return self.base_node.oid.hex()
+
+    @property
+    def entries(self) -> Mapping[bytes, Entry]:
+        """Every file and link."""
+        return Entries(self.node)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """What differs from the last accepted state, sorted by path."""
+        return tuple(sorted(Change(*item) for item in differences(self.base_node, self.node)))
+
+    @property
+    def empty_folders(self) -> list[bytes]:
+        """Folders that hold nothing: git has no place for them, the commit's message keeps them."""
+        return sorted(empty_folders(self.node)) if self.node.hollow else []
+
+
+class _Folder:
+    """What the last walk saw of a folder. ``key`` is None when it has to be listed again in any case."""
+
+    __slots__ = ("clean", "folders", "key", "keys", "names", "node")
+
+    def __init__(self) -> None:
+        self.key: _Key | None = None
+        self.names: list[bytes] = []
+        self.keys: list[_Key | None] = []
+        self.folders: dict[bytes, _Folder] = {}
+        self.node: Node = EMPTY
+        self.clean = True
+
+
+class _Stop(Exception):  # noqa: N818 - ends a walk, is no error
+    """The tree is larger than a walk goes on for."""
+
+
+class Scanner:
+    """Walks one tree again and again, remembering what it saw.
+
+    Args:
+        root: the tree.
+        has: whether an object is stored already.
+        limits: how large the tree may be.
+        paranoid: read every file every time.
+        fine_times: each change of a file gets a time of its own once the last one was looked at.
+    """
+
+    def __init__(
+        self, root: bytes, has: Callable[[bytes], bool], limits: Limits, *, paranoid: bool, fine_times: bool
+    ) -> None:
+        self.root = root
+        self.pending: dict[bytes, pack.Packed] = {}
+        self._has = has
+        self._limits = limits
+        self._paranoid = paranoid
+        self._racy_ns = 0 if fine_times else RACY_NS
+        self._top = _Folder()
+        self.refused: frozenset[bytes] = frozenset()
+
+    def walk(self) -> tuple[Node, tuple[Violation, ...]]:
+        """Look at the whole tree; returns it and what is wrong with it."""
+        self._found: list[Violation] = []
+        self._refused: set[bytes] = set()
+        self._count = 0
+        self._bytes = 0
+        self._fresh = time.time_ns() - self._racy_ns if self._racy_ns else 1 << 63
+        try:
+            self._start()
+        except _Stop:
+            self._top = _Folder()
+        more = len(self._refused) - LISTED_VIOLATIONS
+        if more > 0:
+            self._found.append(Violation("", "more", f"… and {more} more"))
+        self.refused = frozenset(self._refused)
+        return self._last, tuple(self._found)
+
+    def unsettled(self) -> set[bytes]:
+        """Folders, as ``b"a/b/"``, below which something may lie that no node shows."""
+        out: set[bytes] = set()
+        self._collect_unsettled(b"", self._top, out)
+        return out
+
+    def _collect_unsettled(self, prefix: bytes, folder: _Folder, out: set[bytes]) -> bool:
+        found = folder.key is None
+        for name, below in folder.folders.items():
+            found = self._collect_unsettled(prefix + name + b"/", below, out) or found
+        if found:
+            out.add(prefix)
+        return found
+
+    def _start(self) -> None:
+        self._last = EMPTY
+        try:
+            fd = os.open(self.root, _FOLDER)
+        except OSError as error:
+            self._top = _Folder()
+            self._violation(b"", "missing", f"the harness folder cannot be opened: {error.strerror}")
+            return
+        try:
+            top = os.fstat(fd)
+            self._device = top.st_dev
+            if top.st_mode & 0o500 != 0o500:
+                self._violation(b"", "unreadable", f"the harness folder has mode {stat.S_IMODE(top.st_mode):04o}")
+                self._top = _Folder()
+            else:
+                self._visit(fd, b"", self._top, 0)
+        except OSError as error:
+            self._top = _Folder()
+            self._violation(b"", "unreadable", f"the harness folder cannot be listed: {error.strerror}")
+        finally:
+            os.close(fd)
+        self._last = self._top.node
+        if self._last.size > self._limits.tree_bytes:
+            detail = f"{self._last.size} bytes in all, more than {self._limits.tree_bytes}"
+            self._violation(b"", "too-many-bytes", detail)
+
+    def _violation(self, path: bytes, kind: str, detail: str) -> None:
+        if len(self._found) < LISTED_VIOLATIONS:
+            self._found.append(Violation(names.shown(path), kind, detail))
+        self._refused.add(path)
+
+    # -- folders -------------------------------------------------------------------------------------------------
+
+    def _visit(self, fd: int, prefix: bytes, folder: _Folder, depth: int) -> None:
+        """Bring what is remembered of one open folder up to date, and all below it."""
+        key, before = _key(os.fstat(fd)), folder.node
+        look = partial(os.stat, dir_fd=fd, follow_symlinks=False)
+        changed = True
+        if key == folder.key and not self._paranoid:
+            try:
+                keys = list(map(_key, map(look, folder.names)))
+            except OSError:
+                self._list(fd, prefix, folder, key, look, depth)
+            else:
+                self._count += len(keys) + len(folder.folders)
+                changed = keys != folder.keys and self._reread(fd, prefix, folder, keys, look, depth)
+        else:
+            self._list(fd, prefix, folder, key, look, depth)
+        if self._count > self._limits.entries:
+            self._violation(b"", "too-many-files", f"more than {self._limits.entries} files and folders")
+            raise _Stop
+        for name, below in list(folder.folders.items()):
+            changed = self._enter(fd, prefix, folder, name, below, depth) or changed
+        if changed:
+            self._settle(folder, before)
+
+    def _enter(self, fd: int, prefix: bytes, folder: _Folder, name: bytes, below: _Folder, depth: int) -> bool:
+        """Visit a folder below; tells whether its node is another one now."""
+        path, before, problem = prefix + name, below.node, None
+        try:
+            inner = os.open(name, _FOLDER, dir_fd=fd)
+            try:
+                if os.fstat(inner).st_dev == self._device:
+                    self._visit(inner, path + b"/", below, depth + 1)
+                else:
+                    problem = "other-filesystem", "the folder lies on another file system"
+            finally:
+                os.close(inner)
+        except OSError as error:
+            problem = "unreadable", f"the folder cannot be read: {error.strerror}"
+        if problem is None:
+            return below.node is not before
+        self._violation(path, *problem)
+        del folder.folders[name]
+        folder.key = None
+        return True
+
+    def _settle(self, folder: _Folder, before: Node) -> None:
+        """Make the folder's node anew from its files and the folders below, unless it comes to the same."""
+        files = folder.node.files
+        dirs = {name: below.node for name, below in folder.folders.items()}
+        data = tree_data(files, dirs)
+        oid = object_id(b"tree", data)
+        node = Node(files, dirs, oid)
+        if oid == before.oid and not node.hollow and not before.hollow:
+            folder.node = before
+            return
+        if oid not in self.pending and not self._has(oid):
+            self.pending[oid] = pack.packed(pack.TREE, oid, data)
+        folder.node = node
+
+    def _list(
+        self, fd: int, prefix: bytes, folder: _Folder, key: _Key, look: Callable[[bytes], os.stat_result], depth: int
+    ) -> None:
+        """List a folder that is new, changed, or was not clean last time."""
+        listed = []
+        with os.scandir(fd) as found:
+            for item in found:
+                listed.append(os.fsencode(item.name))
+                self._count += 1
+                if self._count > self._limits.entries:
+                    break
+        remembered = dict(zip(folder.names, folder.keys, strict=True))
+        files, folders = folder.node.files, folder.folders
+        folder.names, folder.keys, folder.folders = [], [], {}
+        kept: dict[bytes, Entry] = {}
+        clean = True
+        refused = set(names.colliding(listed))
+        for name in refused:
+            self._violation(prefix + name, "case-collision", "another name here differs only by case or form")
+        for name in sorted(listed):
+            try:
+                seen = look(name)
+            except OSError as error:
+                self._violation(prefix + name, "changed-while-read", f"cannot be looked at: {error.strerror}")
+                clean = False
+                continue
+            if name in refused or not self._acceptable(prefix, name, seen, depth):
+                clean = False
+            elif stat.S_ISDIR(seen.st_mode):
+                folder.folders[name] = folders.get(name) or _Folder()
+            else:
+                here = _key(seen)
+                entry = files.get(name) if remembered.get(name) == here and not self._paranoid else None
+                entry = entry or self._read(fd, prefix, name, seen, depth)
+                if entry is None:
+                    clean = False
+                    continue
+                kept[name] = entry
+                folder.names.append(name)
+                folder.keys.append(here if self._old_enough(here) else None)
+        folder.node = Node(kept, folder.node.dirs, folder.node.oid)
+        folder.key = key if clean and self._old_enough(key) else None
+
+    def _old_enough(self, key: _Key) -> bool:
+        return key[0] < self._fresh and key[1] < self._fresh
+
+    def _reread(
+        self,
+        fd: int,
+        prefix: bytes,
+        folder: _Folder,
+        keys: list[_Key],
+        look: Callable[[bytes], os.stat_result],
+        depth: int,
+    ) -> bool:
+        """Read again the files of a folder whose keys differ; tells whether an entry does."""
+        files: dict[bytes, Entry] | None = None
+        before = folder.node.files
+        for at, (old, new) in enumerate(zip(folder.keys, keys, strict=True)):
+            if old == new:
+                continue
+            name = folder.names[at]
+            try:
+                seen = look(name)
+            except OSError:
+                entry = None
+            else:
+                new = _key(seen)
+                good = self._acceptable(prefix, name, seen, depth) and not stat.S_ISDIR(seen.st_mode)
+                entry = self._read(fd, prefix, name, seen, depth) if good else None
+            if entry is None:
+                folder.key = None
+            folder.keys[at] = new if entry is not None and self._old_enough(new) else None
+            if entry != before.get(name):
+                files = dict(before) if files is None else files
+                if entry is None:
+                    files.pop(name, None)
+                else:
+                    files[name] = entry
+        if files is None:
+            return False
+        folder.node = Node(files, folder.node.dirs, folder.node.oid)
+        return True
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def _acceptable(self, prefix: bytes, name: bytes, seen: os.stat_result, depth: int) -> bool:
+        """Whether something may be in a snapshot, by its name and what it is; adds a violation when not."""
+        problem = self._problem(name, seen, depth)
+        if problem is None:
+            return True
+        self._violation(prefix + name, *problem)
+        return False
+
+    def _problem(self, name: bytes, seen: os.stat_result, depth: int) -> tuple[str, str] | None:
+        mode = seen.st_mode
+        problem = names.refused(name, stat.S_ISLNK(mode))
+        if problem is not None:
+            return problem
+        if seen.st_dev != self._device:
+            return "other-filesystem", "lies on another file system"
+        if stat.S_ISDIR(mode):
+            if mode & 0o500 != 0o500:
+                return "unreadable", f"a folder of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
+            if mode & (stat.S_ISUID | stat.S_ISVTX):
+                return "special-mode", f"a folder of mode {stat.S_IMODE(mode):04o}"
+            return ("too-deep", f"more than {self._limits.depth} folders deep") if depth >= self._limits.depth else None
+        if stat.S_ISLNK(mode):
+            return None
+        if not stat.S_ISREG(mode):
+            return _special(mode), "is no file, folder or link"
+        if not mode & stat.S_IRUSR:
+            return "unreadable", f"a file of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
+        if mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
+            return "special-mode", f"a file of mode {stat.S_IMODE(mode):04o}"
+        if seen.st_nlink > 1:
+            return "hard-link", f"has {seen.st_nlink} names, so that writing to it writes elsewhere"
+        if seen.st_size > self._limits.file_bytes:
+            return "too-large", f"{seen.st_size} bytes, more than {self._limits.file_bytes}"
+        return None
+
+    def _read(self, fd: int, prefix: bytes, name: bytes, seen: os.stat_result, depth: int) -> Entry | None:
+        """The entry of a file or link; None, with a violation, when it cannot be had."""
+        try:
+            if stat.S_ISLNK(seen.st_mode):
+                return self._read_link(fd, prefix, name, depth)
+            data = self._content(fd, name, seen)
+        except OSError as error:
+            self._violation(prefix + name, "unreadable", f"cannot be read: {error.strerror}")
+            return None
+        if data is None:
+            self._violation(prefix + name, "changed-while-read", "changed while it was read")
+            return None
+        if names.long_attribute_line(name, data):
+            self._violation(prefix + name, "nested-git", "git refuses attributes with a line of 2,048 bytes or more")
+            return None
+        return self._keep(EXECUTABLE if seen.st_mode & stat.S_IXUSR else FILE, data)
+
+    def _read_link(self, fd: int, prefix: bytes, name: bytes, depth: int) -> Entry | None:
+        target = os.readlink(name, dir_fd=fd)
+        problem = names.link_problem(target, depth)
+        if problem:
+            self._violation(prefix + name, "link", f"a link to {names.shown(target[:200])} {problem}")
+            return None
+        return self._keep(LINK, target)
+
+    def _content(self, fd: int, name: bytes, seen: os.stat_result) -> bytes | None:
+        """A file's bytes; None when it changed under our hands."""
+        expected = _key(seen)
+        file = os.open(name, _READ, dir_fd=fd)
+        try:
+            if _key(os.fstat(file)) != expected:
+                return None
+            self._bytes += seen.st_size
+            if self._bytes > self._limits.tree_bytes:
+                self._violation(b"", "too-many-bytes", f"more than {self._limits.tree_bytes} bytes to read")
+                raise _Stop
+            data = os.read(file, seen.st_size + 1)
+            while 0 < len(data) < seen.st_size:
+                part = os.read(file, seen.st_size + 1 - len(data))
+                if not part:
+                    break
+                data += part
+            if len(data) != seen.st_size or _key(os.fstat(file)) != expected:
+                return None
+            return data
+        finally:
+            os.close(file)
+
+    def _keep(self, mode: int, data: bytes) -> Entry:
+        oid = object_id(b"blob", data)
+        if oid not in self.pending and not self._has(oid):
+            self.pending[oid] = pack.packed(pack.BLOB, oid, data)
+        return Entry(mode, oid, len(data))
+
+
+def _special(mode: int) -> str:
+    """What a thing is called that is neither file, folder nor link."""
+    if stat.S_ISFIFO(mode):
+        return "fifo"
+    return "socket" if stat.S_ISSOCK(mode) else "device"
+
+
+def reader(pending: Mapping[bytes, pack.Packed], stored: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Read an object that waits for its pack, or else from the store."""
+
+    def read(oid: bytes) -> bytes:
+        waiting = pending.get(oid)
+        return stored(oid) if waiting is None else zlib.decompress(waiting.body)
+
+    return read
