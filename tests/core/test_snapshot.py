@@ -368,6 +368,10 @@ def test_without_git_a_repacked_repository_says_what_to_install(work: Path, monk
     monkeypatch.setitem(os.sys.modules, "git", None)
     store = store_of(work)
     with pytest.raises(SnapshotError, match="install git"):
-        for _, commit in store.checkpoints():
-            for entry in store.tree_entries(commit).values():
-                store.read_blob(entry.oid)
+        read_everything(store)
+
+
+def read_everything(store: SnapshotStore) -> None:
+    for _, commit in store.checkpoints():
+        for entry in store.tree_entries(commit).values():
+            store.read_blob(entry.oid)

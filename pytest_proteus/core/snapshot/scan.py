@@ -165,7 +165,7 @@ class _Folder:
         self.clean = True
 
 
-class _Stop(Exception):  # noqa: N818 - ends a walk, is no error
+class _Stop(Exception):
     """The tree is larger than a walk goes on for."""
 
 
