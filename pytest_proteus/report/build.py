@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ GATE_FIELDS = (
     "threshold", "alpha", "effect", "interval", "n", "n_missing", "p", "p_adjusted", "family", "p_min", "mde",
     "n_needed", "rare_event_bound", "assumption", "blocking", "verdict", "reason",
 )  # fmt: skip
-#: What tells two gates of one test apart, beside the operator of their threshold.
-GATE_IDENTITY = ("nodeid", "name", "sweep", "stratum", "metric", "arm", "against", "source")
 VERDICTS = ("pass", "fail", "undecided", "unavailable")
 
 
@@ -63,14 +62,9 @@ def build_report(
     statistics_of = _by_sweep(read_lines(session_dir / "statistics", problems))
     sweeps = []
     for name, out in _folders(session_dir, told, problems):
-        lines = statistics_of.get(name, [])
-        sweep = attempt(
-            lambda name=name, out=out, lines=lines: _sweep(name, out, told, nodes, lines, problems),
-            None,
-            f"sweep {name}: cannot be reported",
-            problems,
-        )
-        if sweep is not None:
+        make = partial(_sweep, name, out, told, nodes, statistics_of.get(name, []), problems)
+        sweep = attempt(make, {}, f"sweep {name}: cannot be reported", problems)
+        if sweep:
             sweeps.append(sweep)
     rootdir = told.get("rootdir")
     report = {
@@ -157,11 +151,10 @@ def read_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Every object in the JSON-lines files of ``folder``: worker by worker, in the order of their numbers."""
     found = []
     for file in sorted(folder.glob("*.jsonl"), key=lambda path: _natural(path.stem)):
-        text = attempt(
-            lambda path=file: path.read_text(encoding="utf-8", errors="replace"), "", f"{file} cannot be read", problems
-        )
+        read = partial(file.read_text, encoding="utf-8", errors="replace")
+        text = attempt(read, "", f"{file} cannot be read", problems)
         for number, line in enumerate(text.splitlines(), start=1):
-            value = attempt(lambda words=line: json.loads(words), None, f"{file}:{number} is not JSON", problems)
+            value: Any = attempt(partial(json.loads, line), None, f"{file}:{number} is not JSON", problems)
             if isinstance(value, dict):
                 found.append(value)
     return found
@@ -223,30 +216,26 @@ def _sweep(
 
 def _statistics(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One entry for each name and stratum, by name: several workers may have computed the same."""
-    found = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
         entry = {**fields(line, STATISTIC_FIELDS), "name": str(line.get("name"))}
         found.setdefault((entry["name"], _sortable(entry["stratum"])), entry)
     return [found[key] for key in sorted(found)]
 
 
-def _gates(lines: Iterable[Mapping[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """Every gate once, by test and name. A test that was run again has decided again: the later verdict stands."""
-    found = {}
-    for line in lines:
-        entry = _gate(line)
-        if entry["verdict"] not in VERDICTS:
-            problems.append(f"gate {entry['name']} in {entry['nodeid']}: {entry['verdict']!r} is no verdict")
-            entry["verdict"] = "unavailable"
-        bound = entry["threshold"] or {}
-        key = [*(entry[field] for field in GATE_IDENTITY), bound.get("op")]
-        found[tuple(_sortable(part) for part in key)] = entry
-    return [found[key] for key in sorted(found)]
+def _gates(lines: Sequence[Mapping[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
+    """The gates by test and name. A test that was run again has decided again: only its last ``attempt`` counts."""
+    last = {line.get("nodeid"): line.get("attempt") for line in lines}
+    entries = [_gate(line, problems) for line in lines if line.get("attempt") == last[line.get("nodeid")]]
+    return sorted(entries, key=lambda entry: (_sortable(entry["nodeid"]), entry["name"]))
 
 
-def _gate(line: Mapping[str, Any]) -> dict[str, Any]:
+def _gate(line: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     entry = fields(line, GATE_FIELDS)
     entry["name"] = str(entry["name"])
+    if entry["verdict"] not in VERDICTS:
+        problems.append(f"gate {entry['name']} in {entry['nodeid']}: {entry['verdict']!r} is no verdict")
+        entry["verdict"] = "unavailable"
     entry["blocking"] = entry["blocking"] is not False
     if isinstance(entry["threshold"], Mapping):
         entry["threshold"] = fields(entry["threshold"], ("op", "bound"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_proteus.core.errors import STATES, ProteusError
-from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell, read_json
-from pytest_proteus.core.records import read_records
+from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
+from pytest_proteus.core.records import read_jsonl, read_records
 
 ERROR_FIELDS = ("class", "type", "message", "retryable")
 USAGE_FIELDS = (
@@ -99,10 +99,10 @@ class Runs:
 
 def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:
     """Ids of the sessions that ended with a report on this sweep folder: what they settled is reused by later ones."""
-    value = attempt(lambda: read_json(out / "sessions.json"), None, f"{out / 'sessions.json'} cannot be read", problems)
-    if isinstance(value, dict):
-        return frozenset(key for key, told in value.items() if not isinstance(told, dict) or told.get("reported"))
-    return frozenset(str(item) for item in value) if isinstance(value, list) else frozenset()
+    path = out / "sessions.jsonl"
+    nothing: list[dict[str, Any]] = []
+    lines = attempt(lambda: read_jsonl(path), nothing, f"{path} cannot be read", problems)
+    return frozenset(str(line.get("session")) for line in lines)
 
 
 def _state(record: CellRecord | None) -> str:

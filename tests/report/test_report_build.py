@@ -113,7 +113,7 @@ def test_planned_is_the_sum_of_the_states_in_every_arm(finished, state):
 
 def test_a_cell_settled_by_a_session_that_reported_is_reused(finished):
     finished.cell("run-a", settled_by="before")
-    (finished.out / "sessions.json").write_text(json.dumps(["before"]))
+    (finished.out / "sessions.jsonl").write_text('{"session": "before"}\n')
     sweep = sweep_of(finished)
     assert [run["reused"] for run in sweep["runs"]] == [True, False, False, False]
     assert sweep["ledger"]["reused"] == 1
@@ -121,7 +121,7 @@ def test_a_cell_settled_by_a_session_that_reported_is_reused(finished):
 
 def test_a_cell_settled_by_a_session_that_was_killed_is_not_reused(finished):
     finished.cell("run-a", settled_by="killed")
-    (finished.out / "sessions.json").write_text(json.dumps({"killed": {"reported": False}, "now": {"reported": True}}))
+    (finished.out / "sessions.jsonl").write_text('{"session": "before"}\n')
     assert sweep_of(finished)["ledger"]["reused"] == 0
 
 
@@ -184,9 +184,15 @@ def test_gates_are_sorted_by_test_and_name(finished):
 
 
 def test_a_test_that_was_run_again_leaves_its_later_verdict(finished):
-    finished.gate("gw2", verdict="fail")
-    finished.gate("gw10", verdict="pass")
+    finished.gate("gw2", verdict="fail", attempt="a")
+    finished.gate("gw10", verdict="pass", attempt="b")
     assert [gate["verdict"] for gate in build_report(finished.session)["gates"]] == ["pass"]
+
+
+def test_a_test_may_decide_two_gates_of_one_name(finished):
+    finished.gate(verdict="fail", attempt="a")
+    finished.gate(verdict="pass", attempt="a")
+    assert [gate["verdict"] for gate in build_report(finished.session)["gates"]] == ["fail", "pass"]
 
 
 def test_a_field_that_a_gate_does_not_know_is_null(finished):
