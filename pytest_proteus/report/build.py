@@ -63,8 +63,8 @@ def build_report(
     sweeps = []
     for name, out in _folders(session_dir, told, problems):
         make = partial(_sweep, name, out, told, nodes, statistics_of.get(name, []), problems)
-        sweep = attempt(make, {}, f"sweep {name}: cannot be reported", problems)
-        if sweep:
+        sweep = attempt(make, None, f"sweep {name}: cannot be reported", problems)
+        if sweep is not None:
             sweeps.append(sweep)
     rootdir = told.get("rootdir")
     report = {

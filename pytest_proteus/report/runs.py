@@ -20,6 +20,7 @@ USAGE_FIELDS = (
 UNREADABLE = (OSError, ProteusError, ValueError, TypeError, KeyError, AttributeError, LookupError, RecursionError)
 
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 
 
 class Runs:
@@ -100,8 +101,7 @@ class Runs:
 def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:
     """Ids of the sessions that ended with a report on this sweep folder: what they settled is reused by later ones."""
     path = out / "sessions.jsonl"
-    nothing: list[dict[str, Any]] = []
-    lines = attempt(lambda: read_jsonl(path), nothing, f"{path} cannot be read", problems)
+    lines = attempt(lambda: read_jsonl(path), [], f"{path} cannot be read", problems)
     return frozenset(str(line.get("session")) for line in lines)
 
 
@@ -175,7 +175,7 @@ def fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: given.get(name) for name in names}
 
 
-def attempt(read: Callable[[], _T], default: _T, said: str, problems: list[str]) -> _T:
+def attempt(read: Callable[[], _T], default: _D, said: str, problems: list[str]) -> _T | _D:
     """What ``read`` returns, or ``default`` and a sentence in ``problems``."""
     try:
         return read()

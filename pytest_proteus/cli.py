@@ -1,0 +1,400 @@
+"""The ``proteus`` command: one sub-command each for running a sweep without a suite and for reading finished artifacts.
+
+Parses, calls the room that does the work, prints. Exit codes: 0, 1 (a test, gate or check failed), 2 (usage, in one
+line on standard error); ``verdict`` has 3 and 4 as well. Rooms are imported by the sub-command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_proteus.core.budget import TurnBudget
+from pytest_proteus.core.errors import ConfigurationError
+
+VERDICT_CODES = {"pass": 0, "fail": 1, "undecided": 3, "incomplete": 4}
+
+#: pytest's exit status → ours.
+_RUN_CODES = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (``sys.argv`` by default) and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:cut])
+    options.pytest_words = words[cut + 1 :]
+    try:
+        if options.pytest_words and options.command is not _run:
+            raise ConfigurationError("only `proteus run` takes words after --; they are options of pytest")
+        code: int = options.command(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # whoever read the output has gone, as `| head` does; Python must not fail on flushing at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except (ConfigurationError, OSError) as error:
+        print(f"proteus {options.name}: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    import pytest
+
+    name = sweep_name(options.out)
+    text = suite_text(options, name)
+    if not options.json:
+        print(text)
+    sys.path.insert(0, str(Path.cwd()))  # for --harness and --evaluator package.module:name, as with python -m
+    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
+        suite = Path(scratch) / _file_name(name)
+        suite.write_text(text, encoding="utf-8")
+        (Path(scratch) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        words = ["-p", "proteus", "-p", "no:cacheprovider", "-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
+        words += [f"--proteus-sweep-dir={options.out.absolute()}", f"--proteus-on-existing={options.on_existing}"]
+        if options.workers != "0":
+            words += ["-p", "xdist", "-n", options.workers]
+        with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+            status = int(pytest.main([*words, *options.pytest_words, str(suite)]))
+    if options.json and status in (0, 1):
+        _print_json(_load(options.out))
+    return _RUN_CODES.get(status, 1)
+
+
+def sweep_name(out: Path) -> str:
+    """The name of the sweep that is written to the folder ``out``."""
+    return out.absolute().name.lstrip(".") or "sweep"
+
+
+def _file_name(name: str) -> str:
+    return f"test_{re.sub(r'[^0-9A-Za-z]+', '_', name).strip('_').lower() or 'sweep'}.py"
+
+
+def suite_text(options: argparse.Namespace, name: str) -> str:
+    """The module that does what the options of ``proteus run`` say."""
+    budget = _budget(options)
+    keywords = {
+        "name": _literal(name),
+        "episodes": options.episodes,
+        "goal": None if options.goal in ("", "none") else _literal(options.goal),
+        "harness": f"[{_literal(options.harness)}]",
+        "arm": f"[{', '.join(_literal(arm) for arm in options.arm)}]" if options.arm else None,
+        "seed": None if options.seeds is None else f"range({options.seeds})",
+        "model": f"[{_literal(options.model)}]" if options.model else None,
+        "budget": f"TurnBudget({budget})" if budget else None,
+        "phase_timeout": options.phase_timeout,
+    }
+    sweep = "".join(f"        {key}={value},\n" for key, value in keywords.items() if value is not None)
+    marks = "".join(f"    pytest.mark.evaluator({_literal(spec)}),\n" for spec in options.evaluator)
+    file = _file_name(name)
+    return (
+        f'"""A sweep as a suite. Save it as {file} and run it with: pytest -p proteus {file} -n auto"""\n\n'
+        f"import pytest\n"
+        + ("\nfrom pytest_proteus import TurnBudget\n" if budget else "")
+        + f"\npytestmark = [\n    pytest.mark.sweep(\n{sweep}    ),\n{marks}]\n\n\n"
+        f"def test_run_completes(run):\n    assert run.episodes_complete == run.episodes\n"
+    )
+
+
+def _budget(options: argparse.Namespace) -> str:
+    """Arguments of the ``TurnBudget`` that the options ask for; empty for the default one."""
+    given = {
+        "max_turns": options.max_turns,
+        "min_turns_per_phase": options.min_turns_per_phase,
+        "phase_turns": options.phase_turns,
+        "hard_max_turns": options.hard_max_turns,
+        "checkpoint_turns": options.checkpoint_turns,
+        "announce": options.announce_budget or None,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    try:
+        TurnBudget(**given)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    return ", ".join(f"{key}={_literal(value)}" for key, value in given.items())
+
+
+def _literal(value: Any) -> str:
+    """Python source of a text, a number, or a mapping of them, with double quotes."""
+    return repr(value) if isinstance(value, bool) else json.dumps(value)
+
+
+# --- readers of reports -----------------------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    """The report in a file, or in a sweep's folder."""
+    from pytest_proteus.report.models import load_report
+
+    return load_report(path / "report.json" if path.is_dir() else path)
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    from pytest_proteus.report.terminal import printable
+
+    report = _load(options.file)
+    if options.json:
+        _print_json({"outcome": report["outcome"], "outcome_reasons": report["outcome_reasons"]})
+    else:
+        print(report["outcome"])
+        for reason in report["outcome_reasons"]:
+            print(f"- {printable(reason)}")
+    return VERDICT_CODES[report["outcome"]]
+
+
+def _report(options: argparse.Namespace) -> int:
+    report = _load(options.file)
+    if options.json:
+        _print_json(report)
+    elif options.format == "md":
+        from pytest_proteus.report.markdown import markdown
+
+        print(markdown(report), end="")
+    else:
+        from pytest_proteus.report.terminal import summary_lines
+
+        print("\n".join(summary_lines(report, shutil.get_terminal_size().columns)))
+    return 0
+
+
+# --- runs and agents --------------------------------------------------------------------------------------------------
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pytest_proteus.core.snapshot.export import export
+
+    commit = export(options.run_root, options.dest)
+    if options.json:
+        _print_json({"dest": str(options.dest.absolute()), "commit": commit})
+    else:
+        print(f"{options.dest}: the history up to {commit}; look at it with: git -C {options.dest} log --stat")
+    return 0
+
+
+def _agents_list(options: argparse.Namespace) -> int:
+    from pytest_proteus.harnesses.install import listed
+
+    return _print_agents(listed(), options)
+
+
+def _agents_install(options: argparse.Namespace) -> int:
+    from pytest_proteus.harnesses.install import install
+
+    return _print_agents(install(options.agent), options)
+
+
+def _print_agents(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> int:
+    if options.json:
+        _print_json(rows)
+        return 0
+    table = [["agent", "version", "pinned", "where"]]
+    table += [[row["name"], row["version"] or "-", row["pinned"], row["path"] or "not on this machine"] for row in rows]
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {_one_line(ValueError(message))}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="proteus",
+        description="Run a sweep without writing a suite, and read what sweeps leave behind.",
+        epilog="Each command has an example: proteus run --help",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(commands)
+    verdict = _command(
+        commands,
+        "verdict",
+        _verdict,
+        "say how a session ended, for a script: exit 0 pass, 1 fail, 3 undecided, 4 incomplete",
+        "proteus verdict .report.json || echo 'do not merge'",
+    )
+    verdict.add_argument("file", type=Path, metavar="FILE", help="a file of --json-report, or a sweep's folder")
+    report = _command(
+        commands,
+        "report",
+        _report,
+        "show a report to people",
+        'proteus report .report.json --format md >> "$GITHUB_STEP_SUMMARY"',
+    )
+    report.add_argument("file", type=Path, metavar="FILE", help="a file of --json-report, or a sweep's folder")
+    report.add_argument("--format", choices=["text", "md"], default="text", help="text (default) or Markdown")
+    export = _command(
+        commands,
+        "export",
+        _export,
+        "write a run's history as a plain git repository, one commit an episode",
+        "proteus export .proteus/navigation/0001/runs/run-0a1b2c3d4e5f history && git -C history log --stat",
+    )
+    export.add_argument("run_root", type=Path, metavar="RUN_ROOT", help="folder of one run: OUT/runs/<run-id>")
+    export.add_argument("dest", type=Path, metavar="DEST", help="folder to write; it must not exist yet")
+    _add_agents(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str, example: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=command, name=parser.prog.partition(" ")[2])
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    return parser
+
+
+def _add_agents(commands: Any) -> None:
+    text = "put real agents on this machine, and see which are there"
+    agents = commands.add_parser(
+        "agents",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="example:\n  proteus agents install pi",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = agents.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    install = _command(
+        actions,
+        "install",
+        _agents_install,
+        "install agents at their pinned versions, with the Node they need",
+        "proteus agents install pi",
+    )
+    install.add_argument("agent", nargs="+", metavar="NAME", help="name of an agent: see `proteus agents list`")
+    _command(actions, "list", _agents_list, "list the known agents and where they are", "proteus agents list")
+
+
+def _add_run(commands: Any) -> None:
+    run = _command(
+        commands,
+        "run",
+        _run,
+        "run a sweep without writing a suite; prints the suite that would do the same",
+        'proteus run --harness minimal --goal "Make your durable knowledge easier to navigate." \\\n'
+        "      --evaluator units:notes@observe --evaluator step --evaluator tool-calls \\\n"
+        "      --arm neutral --seeds 2 --episodes 10 --out runs/navigation\n\n"
+        "Words after -- are options of pytest: proteus run … -- --proteus-endpoint=http://127.0.0.1:8080 -x",
+    )
+    run.add_argument(
+        "--harness", default="minimal", help="a registered name or package.module:Class (default: minimal)"
+    )
+    run.add_argument(
+        "--arm",
+        action="append",
+        default=[],
+        help="neutral, review:SURFACE or record:SURFACE; repeatable (default: neutral)",
+    )
+    run.add_argument("--goal", default="", help="objective that the agent is told; 'none' or nothing for no goal")
+    run.add_argument(
+        "--evaluator",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="units:SURFACE, tool-calls, step, contains:PATH:TEXT or package.module:function, each with @hidden "
+        "(default) or @observe; repeatable",
+    )
+    run.add_argument("--seeds", type=_count, metavar="N", help="seeds 0 to N-1 (default: 6)")
+    run.add_argument("--episodes", type=_count, metavar="N", help="episodes of each run (default: 8)")
+    run.add_argument("--model", default="", help="model name handed to the harness (default: the harness's own)")
+    run.add_argument("--max-turns", type=_count, metavar="N", help="model turns of an episode (default: 100)")
+    run.add_argument("--min-turns-per-phase", type=_amount, metavar="N", help="turns kept for each phase")
+    run.add_argument(
+        "--phase-turns",
+        type=_phase_turns,
+        metavar="PLAN",
+        help="turns planned for each phase, such as observe=40,propose=25,act=200,reflect=35; sums to --max-turns",
+    )
+    run.add_argument("--hard-max-turns", type=_amount, metavar="N", help="ceiling that act may borrow up to")
+    run.add_argument("--checkpoint-turns", type=_amount, metavar="N", help="last turns of each phase, kept for notes")
+    run.add_argument("--announce-budget", action="store_true", help="tell the agent what is left of its turns")
+    run.add_argument("--phase-timeout", type=_seconds, metavar="S", help="wall-clock limit of a phase (default: 1800)")
+    run.add_argument(
+        "--on-existing",
+        choices=["resume", "refuse", "overwrite"],
+        default="resume",
+        help="what to do when --out holds runs: continue them (default), refuse, or discard them",
+    )
+    run.add_argument("-n", dest="workers", type=_workers, default="0", metavar="N", help="worker processes, or auto")
+    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the sweep's artifacts")
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _amount(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _workers(text: str) -> str:
+    if not re.fullmatch(r"[0-9]+|auto|logical", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of processes nor auto")
+    return text
+
+
+def _phase_turns(text: str) -> dict[str, int]:
+    plan: dict[str, int] = {}
+    for part in text.split(","):
+        phase, separator, turns = part.strip().partition("=")
+        if not phase or not separator or not re.fullmatch(r"[0-9]+", turns) or phase in plan:
+            raise argparse.ArgumentTypeError(f"{part!r} is not PHASE=TURNS, such as act=200")
+        plan[phase] = int(turns)
+    return plan
+
+
+if __name__ == "__main__":
+    sys.exit(main())
