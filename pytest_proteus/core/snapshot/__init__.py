@@ -29,6 +29,7 @@ __all__ = [
     "checkpoints",
     "commit",
     "commit_for_episode",
+    "git_dir_of",
     "has_changes",
     "has_commit",
     "head",

@@ -178,16 +178,25 @@ class Scanner:
         limits: how large the tree may be.
         paranoid: read every file every time.
         fine_times: each change of a file gets a time of its own once the last one was looked at.
+        lenient: keep every file and link that can be read, as in trees that are not going to be snapshots.
     """
 
     def __init__(
-        self, root: bytes, has: Callable[[bytes], bool], limits: Limits, *, paranoid: bool, fine_times: bool
+        self,
+        root: bytes,
+        has: Callable[[bytes], bool],
+        limits: Limits,
+        *,
+        paranoid: bool,
+        fine_times: bool,
+        lenient: bool = False,
     ) -> None:
         self.root = root
         self.pending: dict[bytes, pack.Packed] = {}
         self._has = has
         self._limits = limits
         self._paranoid = paranoid
+        self._lenient = lenient
         self._racy_ns = 0 if fine_times else RACY_NS
         self._top = _Folder()
         self.refused: frozenset[bytes] = frozenset()
@@ -330,7 +339,7 @@ class Scanner:
         folder.names, folder.keys, folder.folders = [], [], {}
         kept: dict[bytes, Entry] = {}
         clean = True
-        refused = set(names.colliding(listed))
+        refused = set() if self._lenient else set(names.colliding(listed))
         for name in refused:
             self._violation(prefix + name, "case-collision", "another name here differs only by case or form")
         for name in sorted(listed):
@@ -411,14 +420,14 @@ class Scanner:
     def _problem(self, name: bytes, seen: os.stat_result, depth: int) -> tuple[str, str] | None:
         mode = seen.st_mode
         problem = names.refused(name, stat.S_ISLNK(mode))
-        if problem is not None:
+        if problem is not None and not self._lenient:
             return problem
         if seen.st_dev != self._device:
             return "other-filesystem", "lies on another file system"
         if stat.S_ISDIR(mode):
             if mode & 0o500 != 0o500:
                 return "unreadable", f"a folder of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
-            if mode & (stat.S_ISUID | stat.S_ISVTX):
+            if mode & (stat.S_ISUID | stat.S_ISVTX) and not self._lenient:
                 return "special-mode", f"a folder of mode {stat.S_IMODE(mode):04o}"
             return ("too-deep", f"more than {self._limits.depth} folders deep") if depth >= self._limits.depth else None
         if stat.S_ISLNK(mode):
@@ -427,6 +436,8 @@ class Scanner:
             return _special(mode), "is no file, folder or link"
         if not mode & stat.S_IRUSR:
             return "unreadable", f"a file of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
+        if self._lenient:
+            return None
         if mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
             return "special-mode", f"a file of mode {stat.S_IMODE(mode):04o}"
         if seen.st_nlink > 1:
@@ -447,7 +458,7 @@ class Scanner:
         if data is None:
             self._violation(prefix + name, "changed-while-read", "changed while it was read")
             return None
-        if names.long_attribute_line(name, data):
+        if names.long_attribute_line(name, data) and not self._lenient:
             self._violation(prefix + name, "nested-git", "git refuses attributes with a line of 2,048 bytes or more")
             return None
         return self._keep(EXECUTABLE if seen.st_mode & stat.S_IXUSR else FILE, data)
@@ -455,7 +466,7 @@ class Scanner:
     def _read_link(self, fd: int, prefix: bytes, name: bytes, depth: int) -> Entry | None:
         target = os.readlink(name, dir_fd=fd)
         problem = names.link_problem(target, depth)
-        if problem:
+        if problem and not self._lenient:
             self._violation(prefix + name, "link", f"a link to {names.shown(target[:200])} {problem}")
             return None
         return self._keep(LINK, target)

@@ -1,0 +1,83 @@
+"""Distances between harnesses and along the checkpoints of a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest_proteus.core import snapshot
+from pytest_proteus.core.adapter import Surface
+from pytest_proteus.core.snapshot import SnapshotStore
+from pytest_proteus.measure import distance
+
+SURFACES = [Surface("notes", "notes"), Surface("tools", "tools", "top_level_def")]
+
+
+def write(tree: Path, path: str, text: str) -> None:
+    target = tree / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+
+
+def test_compare_counts_by_surface(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    write(a, "notes/1.md", "x")
+    write(a, "notes/2.md", "x")
+    write(b, "notes/1.md", "y")
+    write(b, "tools/t.py", "def f(): pass\ndef g(): pass\n")
+    found = distance.compare(a, b, SURFACES)
+    assert found["notes"] == distance.SurfaceDelta("notes", added=0, dropped=1, revised=1, unchanged=0)
+    assert found["tools"] == distance.SurfaceDelta("tools", added=2, dropped=0, revised=0, unchanged=0)
+
+
+def test_a_path_is_as_long_as_its_steps_together(tmp_path: Path) -> None:
+    states = [tmp_path / str(number) for number in range(3)]
+    for state, text in zip(states, ["x", "y", "x"], strict=True):
+        write(state, "notes/1.md", text)
+        write(state, "notes/2.md", "same")
+    found = distance.path_length(states, SURFACES)["notes"]
+    assert (found.added, found.dropped, found.revised, found.unchanged) == (0, 0, 2, 2)
+
+
+def test_fewer_than_two_states_have_not_moved(tmp_path: Path) -> None:
+    write(tmp_path / "a", "notes/1.md", "x")
+    for states in ([], [tmp_path / "a"]):
+        assert distance.path_length(states, SURFACES)["notes"].union == 0
+
+
+def make_run(work: Path) -> None:
+    work.mkdir(parents=True)
+    store = SnapshotStore.create_or_open(work, work.parent / ".snapshot.git")
+    for episode in range(8):
+        write(work, f"notes/{episode % 3}.md", str(episode))
+        write(work, "tools/t.py", f"def f(): return {episode // 2}\nX = {episode // 4}\n")
+        if episode == 5:
+            (work / "notes/0.md").unlink()
+        scan, accepted = store.scan(), episode % 3 != 1
+        store.publish(store.prepare(scan, episode, label="x", accepted=accepted))
+        if not accepted:
+            store.rollback(scan)
+    store.close()
+
+
+def test_the_path_of_a_run_is_that_of_its_materialized_checkpoints(tmp_path: Path) -> None:
+    work = tmp_path / "run" / "harness"
+    make_run(work)
+    states = []
+    for episode, commit in snapshot.checkpoints(work):
+        states.append(tmp_path / "states" / str(episode))
+        snapshot.materialize(work, commit, states[-1])
+    assert len(states) == 8
+    assert distance.path_length_of_run(work, SURFACES) == distance.path_length(states, SURFACES)
+
+
+def test_a_run_without_a_repository_has_not_moved(tmp_path: Path) -> None:
+    assert distance.path_length_of_run(tmp_path / "run" / "harness", SURFACES)["notes"].union == 0
+
+
+def test_importing_distances_imports_neither_git_nor_pytest() -> None:
+    code = (
+        "import sys; import pytest_proteus.measure.distance; assert not {'git', 'pytest', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
