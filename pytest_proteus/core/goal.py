@@ -109,12 +109,13 @@ def checked_result(name: str, value: Any) -> EvalResult:
     """``value`` as a plain ``EvalResult`` called ``name``, or an error result that says why it is none."""
     if not isinstance(value, EvalResult):
         return error_result(name, f"TypeError: returned {type(value).__name__}, not an EvalResult")
-    if isinstance(value.score, (str, bytes)):
-        return error_result(name, f"TypeError: score {value.score!r} is not a number")
+    given: Any = value.score  # whatever a user's code put there
+    if isinstance(given, (str, bytes)):
+        return error_result(name, f"TypeError: score {given!r} is not a number")
     try:
-        score = float(value.score)
+        score = float(given)
     except Exception:
-        return error_result(name, f"TypeError: score of type {type(value.score).__name__} is not a number")
+        return error_result(name, f"TypeError: score of type {type(given).__name__} is not a number")
     if not math.isfinite(score):
         return error_result(name, f"ValueError: non-finite score {score}")
     try:
