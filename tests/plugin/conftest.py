@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-SUITE = '''
+SUITE = """
 import pytest
 from pytest_proteus import NEUTRAL, review
 
@@ -38,7 +38,7 @@ def test_again(run):
 
 def test_whole(sweep, gate):
     gate("cells", len(sweep.runs), equals=6)
-'''
+"""
 
 
 class Suite:

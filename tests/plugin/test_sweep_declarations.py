@@ -43,7 +43,10 @@ HEAD = "import pytest\nfrom pytest_proteus import *\n"
             "def test_x(run): pass",
             "only request.param and other axes",
         ),
-        ("@pytest.fixture(params=['a'])\ndef seed(request): return request.param\ndef test_x(run): pass", "whole number"),
+        (
+            "@pytest.fixture(params=['a'])\ndef seed(request): return request.param\ndef test_x(run): pass",
+            "whole number",
+        ),
         ("pytestmark = pytest.mark.sweep(axes=['tone'])\ndef test_x(run): pass", "no fixture of that name"),
         (
             "@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.evaluator('step'))])\n"
