@@ -131,7 +131,7 @@ class SweepSession:
         told = str(report.longrepr)
         if "instead of Mark" in told or ("TypeError" in told and "mark.evaluator(" in told):
             self.problems.append(
-                f"{collector.nodeid}: evaluator(callable) needs a name; write pytest.mark.evaluator(callable, name='…'): "
+                f"{collector.nodeid}: evaluator(callable) needs a name; write evaluator(callable, name='…'): "
                 f"without name= pytest takes the callable for the test that is marked"
             )
 
