@@ -54,7 +54,7 @@ MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the command line, each with an ini twin."""
-    from pytest_proteus.options import add_options
+    from pytest_proteus.sweep.options import add_options
 
     add_options(parser)
 
@@ -228,7 +228,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def _planned(config: pytest.Config) -> SweepSession | None:
     """In the controller: the session's sweeps, once a worker has left a plan or a complaint on disk."""
-    from pytest_proteus.options import base_folder
+    from pytest_proteus.sweep.options import base_folder
 
     if _session in config.stash or (base_folder(config) / ".sessions" / identity(config).session).is_dir():
         return sweep_session(config)
@@ -270,8 +270,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """Write the report, in the one process that every session has."""
     active = _active(session.config)
-    if active is not None:
-        active.finish(session)
+    if active is not None and active.reports:
+        from pytest_proteus.report.build import build_report, write_sweep_reports
+
+        active.finish(session, build_report, write_sweep_reports)
     return (yield)
 
 
@@ -279,8 +281,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The table of arms, gates and missing cells."""
     active = _active(config)
-    if active is not None:
-        active.show(terminalreporter)
+    if active is None or active.report is None:
+        return
+    from pytest_proteus.report.terminal import summary_lines
+
+    terminalreporter.write_sep("=", "proteus")
+    for line in summary_lines(active.report, terminalreporter._tw.fullwidth):
+        terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_proteus import options
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_json
 from pytest_proteus.core.records import write_json_atomic
-from pytest_proteus.sweep import declare, grid
+from pytest_proteus.sweep import declare, grid, options
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark, Threshold
 from pytest_proteus.sweep.folder import SessionFolder, allocate, let_go, note_finished
 from pytest_proteus.sweep.gates import Gates
@@ -589,27 +588,32 @@ class SweepSession:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def finish(self, session: pytest.Session) -> None:
-        """Build the report and write it, in the only process or the controller; set the session's exit status."""
-        self.progress.stop()
-        if self.identity.is_worker or not self._opened:
-            return
-        from pytest_proteus.report.build import build_report, write_sweep_reports
+    @property
+    def reports(self) -> bool:
+        """Whether this process is the one that reports, and there is something to report on."""
+        return self._opened and not self.identity.is_worker
 
+    def finish(self, session: pytest.Session, build: Callable[..., dict[str, Any]], write: Callable[..., None]) -> None:
+        """Build the report and write it; set the session's exit status.
+
+        Args:
+            session: pytest's.
+            build: ``report.build.build_report``.
+            write: ``report.build.write_sweep_reports``.
+        """
+        self.progress.stop()
         self._wait_for_workers()
         missing = self._expected - self._reported
         if missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             self._write_line(f"proteus: {len(missing)} tests have no result, {sorted(missing)[0]} among them")
         limit = options.max_missing(self.config)
-        report = build_report(
-            self.folder.path, exitstatus=int(session.exitstatus), finished_at=time.time(), max_missing=limit
-        )
+        report = build(self.folder.path, exitstatus=int(session.exitstatus), finished_at=time.time(), max_missing=limit)
         if report["outcome"] in ("fail", "incomplete") and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             report["session"]["exitstatus"] = int(session.exitstatus)
         self.config.hook.pytest_proteus_modify_report(config=self.config, report=report)
-        write_sweep_reports(report, max_missing=limit)
+        write(report, max_missing=limit)
         for _, out in self._sweeps():
             try:
                 note_finished(out, self.identity.session)
@@ -638,16 +642,6 @@ class SweepSession:
         return any(
             record and record["state"] == "running" and record["session"] == self.identity.session for record in records
         )
-
-    def show(self, terminal: pytest.TerminalReporter) -> None:
-        """Print the table of arms and gates."""
-        if self.report is None:
-            return
-        from pytest_proteus.report.terminal import summary_lines
-
-        terminal.write_sep("=", "proteus")
-        for text in summary_lines(self.report, terminal._tw.fullwidth):
-            terminal.write_line(text)
 
     def close(self) -> None:
         """Let the folders go; remove the session's own."""
