@@ -3,6 +3,10 @@
 The names below are what harness adapters, evaluators and callers without pytest need.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from pytest_proteus.core.adapter import (
     PHASES,
     ActionEvent,
@@ -23,6 +27,9 @@ from pytest_proteus.core.goal import (
     GoalContext,
     Visibility,
 )
+
+if TYPE_CHECKING:
+    from pytest_proteus.core.episode import run
 
 __all__ = [
     "NEUTRAL",
@@ -46,4 +53,13 @@ __all__ = [
     "Visibility",
     "record",
     "review",
+    "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pytest_proteus.core.episode import run
+
+    return run

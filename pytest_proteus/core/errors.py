@@ -11,7 +11,7 @@ class ConfigurationError(ProteusError, ValueError):
     """Something a user wrote cannot work: one sentence that says what, where, and what to write instead."""
 
 
-class RecordError(ProteusError):
+class RecordError(ProteusError, ValueError):
     """Artifacts on disk contradict each other in a way that no interrupted run can leave behind."""
 
 

@@ -45,6 +45,10 @@ def _plural(count: int, noun: str) -> str:
 def _current_units(ctx: GoalContext, surfaces: Sequence[Surface]) -> Units:
     if ctx.units is not None and all(surface.name in ctx.units for surface in surfaces):
         return ctx.units
+    return _units_on_disk(ctx, surfaces)
+
+
+def _units_on_disk(ctx: GoalContext, surfaces: Sequence[Surface]) -> Units:
     from pytest_proteus.core.units import units
 
     return units(Path(ctx.harness_root), surfaces)
@@ -58,11 +62,14 @@ def surface_units(surface: Surface | str, name: str = "", target: int = 0) -> Ev
         name: of the result; ``units:<surface>`` when not given.
         target: when given, the score is no larger than it and ``passed`` says that it was reached.
     """
+    named = isinstance(surface, str)
     declared = Surface(surface, surface) if isinstance(surface, str) else surface
     label = name or f"units:{declared.name}"
 
     def evaluate(trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
-        count = len(_current_units(ctx, (declared,)).get(declared.name, ()))
+        # a folder's name may be that of a declared surface whose units are no files
+        tables = _units_on_disk(ctx, (declared,)) if named else _current_units(ctx, (declared,))
+        count = len(tables[declared.name])
         return EvalResult(
             name=label,
             score=float(min(count, target) if target else count),
@@ -159,16 +166,16 @@ def structural_step(surfaces: Sequence[Surface], name: str = "structural-step") 
     declared = tuple(surfaces)
 
     def evaluate(trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
+        from pytest_proteus.core.units import delta
+
         now = _current_units(ctx, declared)
         before = ctx.previous_units if ctx.previous_units is not None else _units_before(ctx, declared)
         moved, parts = 0, []
         for surface in declared:
-            old, new = before.get(surface.name, {}), now.get(surface.name, {})
-            added, dropped = len(new.keys() - old.keys()), len(old.keys() - new.keys())
-            revised = sum(1 for unit in new.keys() & old.keys() if new[unit] != old[unit])
-            if added or dropped or revised:
-                moved += added + dropped + revised
-                parts.append(f"{surface.name}: +{added}/-{dropped}/~{revised}")
+            step = delta(before.get(surface.name, {}), now.get(surface.name, {}), surface.name)
+            if step.added or step.dropped or step.revised:
+                moved += step.added + step.dropped + step.revised
+                parts.append(f"{surface.name}: +{step.added}/-{step.dropped}/~{step.revised}")
         return EvalResult(name=name, score=float(moved), detail=", ".join(parts) or "nothing moved")
 
     return _built_in(evaluate)

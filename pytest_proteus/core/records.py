@@ -393,7 +393,8 @@ class EpisodeLog:
         root: folder of the run.
 
     Attributes:
-        lines: whole lines of ``episodes.jsonl`` when it was opened; ``keep`` says which of them count.
+        new: whether no process has opened the records of this run before.
+        lines: whole lines of ``episodes.jsonl`` when it was opened; ``settle`` says which of them count.
 
     Raises:
         ConfigurationError: another process runs this run at the moment.
@@ -402,6 +403,7 @@ class EpisodeLog:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.folder = private_record_dir(self.root)
+        self.new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -437,6 +439,11 @@ class EpisodeLog:
             if end < self._sizes[index]:
                 os.ftruncate(self._fds[index], end)
                 self._sizes[index] = end
+
+    def flush(self) -> None:
+        """Make everything appended durable."""
+        for fd in self._fds:
+            os.fsync(fd)
 
     def append(self, record: Mapping[str, Any], actions: Iterable[ActionEvent]) -> None:
         """Write the trace and then the record of one episode. Durable once ``fds`` are flushed."""

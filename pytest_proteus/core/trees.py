@@ -1,0 +1,65 @@
+"""Folders that a subject has had its hands on: remove them, own them, keep its logs. Follows nothing that lies in them.
+
+Used when no process of the subject is alive. What a tree holds is the business of ``core.snapshot``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+#: Deepest folder below the source, and largest file in bytes, that ``mirror`` copies.
+MIRROR_DEPTH, MIRROR_BYTES = 8, 64 * 1024 * 1024
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a tree of any depth, any modes and any content; nothing there is fine."""
+    if not os.path.lexists(path):
+        return
+    from pytest_proteus.core.snapshot.restore import Bin
+
+    trash = Bin(os.fsencode(path.with_name(f"{path.name}.bin")))
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        trash.empty()
+        trash.remove(parent, os.fsencode(path.name))
+        trash.empty()
+    finally:
+        os.close(parent)
+
+
+def own_folder(path: Path) -> None:
+    """Make sure that ``path`` is a folder and no link to one; whatever else has its name is removed."""
+    if path.is_symlink() or not path.is_dir():
+        remove(path)
+        path.mkdir()
+
+
+def mirror(source: Path, target: Path) -> None:
+    """Copy what is new or changed of the plain files below ``source``, bounded in depth and size, to ``target``."""
+    target.mkdir(exist_ok=True)
+    todo = [(source, target, 0)]
+    while todo:
+        here, there, depth = todo.pop()
+        with contextlib.suppress(OSError), os.scandir(here) as items:
+            for item in items:
+                seen = item.stat(follow_symlinks=False)
+                if stat.S_ISDIR(seen.st_mode) and depth < MIRROR_DEPTH:
+                    (there / item.name).mkdir(exist_ok=True)
+                    todo.append((here / item.name, there / item.name, depth + 1))
+                elif stat.S_ISREG(seen.st_mode) and seen.st_size <= MIRROR_BYTES:
+                    _copy_changed(here / item.name, there / item.name, seen)
+
+
+def _copy_changed(source: Path, target: Path, seen: os.stat_result) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        kept = target.lstat()
+        if kept.st_size == seen.st_size and kept.st_mtime_ns == seen.st_mtime_ns:
+            return
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        data = stream.read(MIRROR_BYTES)
+    target.write_bytes(data)
+    os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
