@@ -49,7 +49,7 @@ class Request:
     Args:
         wire, model, prompt, stream: as in ``Conversation``.
         path: with its prefix, without the query.
-        results: number of tool results in the conversation.
+        answers: how often the model had answered before.
         tools: names of the tools that were offered, in order.
         step: number of the step in the script; None when the request was none for an answer (a list of models, say).
         status: HTTP status of the answer; 0 for one that never came.
@@ -64,7 +64,7 @@ class Request:
     model: str
     prompt: str
     stream: bool
-    results: int
+    answers: int
     tools: tuple[str, ...]
     step: int | None
     status: int
@@ -205,7 +205,7 @@ class ModelServer:
             self._note(request, body, conversation, exchange, number, time.monotonic() - began)
 
     def _choose(self, conversation: Conversation) -> tuple[int, Step]:
-        said = json.dumps([conversation.path, conversation.user_texts, len(conversation.results)])
+        said = json.dumps([conversation.path, conversation.user_texts, conversation.answers])
         key = hashlib.sha256(said.encode()).hexdigest()
         number, step = choose(self.script, conversation, lambda number: self._served.get((key, number), 0))
         if step.error:
@@ -227,7 +227,7 @@ class ModelServer:
             model=conversation.model,
             prompt=conversation.prompt,
             stream=conversation.stream,
-            results=len(conversation.results),
+            answers=conversation.answers,
             tools=tuple(conversation.tools),
             step=number,
             status=exchange.status,

@@ -101,7 +101,8 @@ class Conversation:
         system: system text.
         user_texts: texts of the user's messages, those that only carry tool results left out.
         results: texts of all tool results, in order.
-        new_results: how many of them came after the last of ``user_texts``.
+        answers: how often the model has answered so far.
+        new_answers: how often since the last of ``user_texts``.
         tools: name → JSON schema of its arguments; None for a tool that takes free text.
         stream: whether the answer is to be streamed.
     """
@@ -112,7 +113,8 @@ class Conversation:
     system: str = ""
     user_texts: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    new_results: int = 0
+    answers: int = 0
+    new_answers: int = 0
     tools: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     stream: bool = False
 
@@ -122,7 +124,7 @@ class Conversation:
         return self.user_texts[-1] if self.user_texts else ""
 
 
-#: Steps for every conversation, or a function that gives the steps, or the one step, for the conversation at hand.
+#: Steps for a whole conversation, or a function that gives the steps for what the user has said last, or the one step.
 Script: TypeAlias = "Sequence[Step] | Callable[[Conversation], Sequence[Step] | Step]"
 
 
@@ -169,24 +171,25 @@ def fail(error: int | str, times: int = 0, retry_after: float | None = None) -> 
 def choose(script: Script, conversation: Conversation, served: Callable[[int], int]) -> tuple[int, Step]:
     """The step that answers a conversation, and its number in the script.
 
-    The position follows from the conversation alone: every tool result uses up one call. Steps without calls are final,
-    but for errors that have been served often enough; behind the last step comes a short text.
+    The position follows from the conversation alone: it is the number of answers given so far, for a function's steps
+    those since the user spoke last. An error is no answer: it is passed over when it has been served often enough.
+    Behind the last step comes a short text.
 
     Args:
-        served: number of an error step → how often this conversation has been given it.
+        served: number of an error step → how often this conversation has been given it at this place.
     """
     steps = script(conversation) if callable(script) else script
     if isinstance(steps, Step):
         return 0, steps
-    results = len(conversation.results)
+    left = conversation.new_answers if callable(script) else conversation.answers
     for number, step in enumerate(steps):
         if step.error:
-            if results == 0 and (step.times == 0 or served(number) < step.times):
+            if left == 0 and (step.times == 0 or served(number) < step.times):
                 return number, step
-        elif results < len(step.calls) or not step.calls:
+        elif left == 0:
             return number, step
         else:
-            results -= len(step.calls)
+            left -= 1
     return len(steps), Step(text="Done.")
 
 

@@ -69,16 +69,26 @@ class _Reader:
     def __init__(self) -> None:
         self.user_texts: list[str] = []
         self.results: list[str] = []
-        self.new = 0
+        self.answers = 0
+        self.new_answers = 0
+        self._answering = False
 
     def user(self, text: str) -> None:
+        self._answering = False
         if text:
             self.user_texts.append(text)
-            self.new = 0
+            self.new_answers = 0
 
     def result(self, text: str) -> None:
+        self._answering = False
         self.results.append(text)
-        self.new += 1
+
+    def model(self) -> None:
+        """Part of an answer of the model; parts that follow each other are one answer."""
+        if not self._answering:
+            self.answers += 1
+            self.new_answers += 1
+        self._answering = True
 
     def conversation(self, wire: str, path: str, model: str, **more: Any) -> Conversation:
         return Conversation(
@@ -87,7 +97,8 @@ class _Reader:
             model,
             user_texts=tuple(self.user_texts),
             results=tuple(self.results),
-            new_results=self.new,
+            answers=self.answers,
+            new_answers=self.new_answers,
             **more,
         )
 
@@ -102,7 +113,8 @@ class Anthropic:
         """The conversation of a request."""
         reader = _Reader()
         for message in body.get("messages") or ():
-            if message.get("role") != "user":
+            if message.get("role") == "assistant":
+                reader.model()
                 continue
             content = message.get("content")
             parts = content if isinstance(content, list) else []
@@ -223,7 +235,9 @@ class OpenAIChat:
         for message in body.get("messages") or ():
             text = _text_of(message.get("content"))
             role = message.get("role")
-            if role == "tool":
+            if role == "assistant":
+                reader.model()
+            elif role == "tool":
                 reader.result(text)
             elif role == "user":
                 reader.user(text)
@@ -320,6 +334,8 @@ class OpenAIResponses:
                 reader.user(_text_of(item.get("content")))
             elif item.get("role") in ("system", "developer"):
                 system.append(_text_of(item.get("content")))
+            else:
+                reader.model()
         tools: dict[str, Mapping[str, Any] | None] = {}
         for tool in body.get("tools") or ():
             if tool.get("type") == "function":
@@ -456,7 +472,9 @@ class Gemini:
             results = [part["functionResponse"] for part in parts if "functionResponse" in part]
             for result in results:
                 reader.result(json.dumps(result.get("response")))
-            if not results and content.get("role", "user") == "user":
+            if content.get("role") == "model":
+                reader.model()
+            elif not results:
                 reader.user(_text_of(parts))
         declared = [one for tool in body.get("tools") or () for one in tool.get("functionDeclarations") or ()]
         model, _, method = path.rpartition("/")[2].partition(":")

@@ -97,21 +97,25 @@ def test_a_tool_that_is_not_offered_is_an_error():
         fill(Call("search"), {"write": {}})
 
 
-def conversation(results: int) -> Conversation:
-    return Conversation("anthropic", "/", "m", user_texts=("x",), results=("r",) * results)
+def conversation(answers: int, new: int = 0) -> Conversation:
+    return Conversation("anthropic", "/", "m", user_texts=("x",), answers=answers, new_answers=new)
 
 
 def test_behind_the_last_step_comes_a_short_text():
     assert choose([write("a", "b")], conversation(1), lambda n: 0) == (1, say("Done."))
 
 
-def test_a_step_with_two_calls_uses_up_two_results():
-    script = [both(write("a", "b"), shell("ls")), say("End.")]
-    assert [choose(script, conversation(n), lambda n: 0)[0] for n in range(3)] == [0, 0, 1]
+def test_a_list_goes_on_through_what_the_user_says_later():
+    script = [write("a", "b"), say("One."), write("c", "d"), say("Two.")]
+    assert choose(script, conversation(2, new=0), lambda n: 0)[0] == 2
 
 
-@given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 30))
-def test_the_position_never_goes_back_as_results_come_in(sizes, results):
-    script = [both(*[write("a", "b")] * size) if size else fail(500, times=1) for size in sizes]
-    places = [choose(script, conversation(n), lambda n: 1)[0] for n in range(results)]
+def test_a_functions_steps_begin_anew_when_the_user_speaks():
+    assert choose(lambda c: [write("a", "b"), say("One.")], conversation(2, new=0), lambda n: 0)[0] == 0
+
+
+@given(st.lists(st.booleans(), max_size=8), st.integers(0, 30))
+def test_the_position_never_goes_back_as_answers_are_given(kinds, answers):
+    script = [both(write("a", "b"), shell("ls")) if kind else fail(500, times=1) for kind in kinds]
+    places = [choose(script, conversation(n), lambda n: 1)[0] for n in range(answers)]
     assert places == sorted(places)

@@ -53,6 +53,8 @@ def request(
     if wire == "openai-responses":
         items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]}]
         for n in range(results):
+            items.append({"type": "reasoning", "id": f"r{n}", "summary": []})
+            items.append({"type": "function_call", "call_id": f"t{n}", "name": "write", "arguments": "{}"})
             items.append({"type": "function_call_output", "call_id": f"t{n}", "output": f"result {n}"})
         offered = [{"type": "function", "name": k, "parameters": v} for k, v in tools.items()]
         body = {"model": "m", "instructions": "Sys.", "input": items, "tools": offered, "stream": stream}
@@ -267,9 +269,9 @@ def test_tokens_are_told_by_the_convention_of_the_wire(server, wire, told, strea
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_position_in_the_script_is_the_number_of_tool_results(server, wire):
-    third = heard(wire, post(server, wire, results=2)[1], True)
-    last = heard(wire, post(server, wire, results=3)[1], True)
+def test_the_position_in_the_script_is_the_number_of_answers_so_far(server, wire):
+    third = heard(wire, post(server, wire, results=1)[1], True)
+    last = heard(wire, post(server, wire, results=2)[1], True)
     assert third["calls"] == [("bash", {"command": "cat 'a.md'"})]
     assert (last["text"], last["calls"]) == ("All done.", [])
     assert [request.step for request in server.requests[-2:]] == [1, 2]
@@ -287,7 +289,7 @@ def test_a_function_chooses_by_the_conversation(wire):
 
     def script(conversation):
         seen.append(conversation)
-        return [say("in act")] if "act" in conversation.prompt else say("elsewhere")
+        return [write("a", "b"), say("in act")] if "act" in conversation.prompt else say("elsewhere")
 
     with ModelServer(script) as server:
         answers = [heard(wire, post(server, wire, prompt=p, results=1)[1], True)["text"] for p in ("act", "observe")]
@@ -295,7 +297,7 @@ def test_a_function_chooses_by_the_conversation(wire):
     assert (seen[0].wire, seen[0].model, seen[0].system, seen[0].stream) == (wire, "m", "Sys.", True)
     assert seen[0].user_texts == ("act",)
     assert "result 0" in seen[0].results[0]
-    assert (seen[0].new_results, list(seen[0].tools)) == (1, ["write", "bash"])
+    assert (seen[0].answers, seen[0].new_answers, list(seen[0].tools)) == (1, 1, ["write", "bash"])
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
@@ -418,7 +420,7 @@ def test_many_conversations_at_once_do_not_mix(server):
             return await asyncio.gather(*(ask(session, number) for number in range(40)))
 
     for number, value in enumerate(asyncio.run(all_of_them())):
-        assert len(value["content"]) == {0: 4, 1: 4, 2: 1, 3: 1}[number % 4]
+        assert len(value["content"]) == {0: 4, 1: 1, 2: 1, 3: 1}[number % 4]
 
 
 def test_a_port_in_use_is_one_sentence(server):
