@@ -16,28 +16,77 @@ from typing import Any
 
 from pytest_proteus.core.ledger import read_json, read_manifest
 from pytest_proteus.core.records import plain, write_json_atomic
-from pytest_proteus.report.counts import arm_entries, count_runs, stratum_of
+from pytest_proteus.report.counts import arm_entries, count_runs
 from pytest_proteus.report.environment import environment
 from pytest_proteus.report.outcome import judge
-from pytest_proteus.report.runs import UNREADABLE, Runs, attempt, declared_evaluators, fields, in_words, wanted_by
+from pytest_proteus.report.runs import Runs, declared_evaluators, wanted_by
+from pytest_proteus.report.shape import (
+    UNREADABLE,
+    anything,
+    attempt,
+    count,
+    fields,
+    in_words,
+    listed,
+    mapping,
+    number,
+    one_of,
+    record_of,
+    text,
+)
 
 SCHEMA_VERSION = 1
 
-BUDGET_FIELDS = (
-    "max_usd", "max_tokens", "max_seconds", "spent_usd", "spent_tokens", "stopped_by", "blocks_bought",
-)  # fmt: skip
-EVALUATOR_FIELDS = ("spec", "kind", "visibility", "direction", "bounds", "source_sha256")
-SANDBOX_FIELDS = ("requested", "used", "enforcement")
-PLAN_FIELDS = ("cells", "p_min", "mde", "usd_low", "usd_high")
-STATISTIC_FIELDS = (
-    "name", "stratum", "value", "unavailable", "direction", "scale", "interpretation", "observations", "seconds",
-)  # fmt: skip
-GATE_FIELDS = (
-    "nodeid", "name", "source", "sweep", "stratum", "metric", "arm", "against", "kind", "direction", "margin", "value",
-    "threshold", "alpha", "effect", "interval", "n", "n_missing", "p", "p_adjusted", "family", "p_min", "mde",
-    "n_needed", "rare_event_bound", "assumption", "blocking", "verdict", "reason",
-)  # fmt: skip
-VERDICTS = ("pass", "fail", "undecided", "unavailable")
+BUDGET = {
+    "max_usd": number,
+    "max_tokens": count,
+    "max_seconds": number,
+    "spent_usd": number,
+    "spent_tokens": count,
+    "stopped_by": text,
+    "blocks_bought": count,
+}
+EVALUATOR = {
+    "spec": text,
+    "kind": text,
+    "visibility": one_of("hidden", "observe"),
+    "direction": one_of("higher", "lower", "neutral"),
+    "bounds": lambda value: [number(end) for end in value] if isinstance(value, list) else None,
+    "source_sha256": text,
+}
+SANDBOX = {"requested": text, "used": text, "enforcement": anything}
+PLAN = {"cells": count, "p_min": number, "mde": anything, "usd_low": number, "usd_high": number}
+STATISTIC = {
+    "name": text,
+    "stratum": anything,
+    "value": anything,
+    "unavailable": anything,
+    "direction": text,
+    "scale": text,
+    "interpretation": text,
+    "observations": anything,
+    "seconds": number,
+}
+GATE = {
+    **dict.fromkeys(("nodeid", "name", "source", "sweep"), text),
+    "stratum": anything,
+    **dict.fromkeys(("metric", "arm", "against", "kind", "direction"), text),
+    **dict.fromkeys(("margin", "value"), anything),
+    "threshold": record_of(op=text, bound=anything),
+    "alpha": number,
+    "effect": anything,
+    "interval": record_of(method=text, level=number, low=number, high=number),
+    **dict.fromkeys(("n", "n_missing"), count),
+    **dict.fromkeys(("p", "p_adjusted"), number),
+    "family": text,
+    "p_min": number,
+    "mde": anything,
+    **dict.fromkeys(("n_needed", "rare_event_bound"), number),
+    "assumption": text,
+    "blocking": lambda value: value is not False,
+    "verdict": one_of("pass", "fail", "undecided", "unavailable"),
+    "reason": text,
+}
 
 
 def build_report(
@@ -72,15 +121,15 @@ def build_report(
         "outcome": "pass",
         "outcome_reasons": [],
         "session": {
-            "id": told.get("id"),
-            "started_at": told.get("started_at"),
+            "id": text(told.get("id")),
+            "started_at": number(told.get("started_at")),
             "finished_at": finished_at,
-            "argv": [str(word) for word in told.get("argv") or []],
-            "workers": told.get("workers"),
+            "argv": [str(word) for word in listed(told.get("argv"))],
+            "workers": count(told.get("workers")),
             "exitstatus": None if exitstatus is None else int(exitstatus),
         },
-        "environment": environment(Path(str(rootdir)) if rootdir else None),
-        "budget": fields(told.get("budget"), BUDGET_FIELDS),
+        "environment": environment(Path(rootdir) if rootdir and isinstance(rootdir, str) else None),
+        "budget": fields(told.get("budget"), BUDGET),
         "sweeps": sweeps,
         "gates": _gates(read_lines(session_dir / "gates", problems), problems),
         "baseline": None,
@@ -152,9 +201,9 @@ def read_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     found = []
     for file in sorted(folder.glob("*.jsonl"), key=lambda path: _natural(path.stem)):
         read = partial(file.read_text, encoding="utf-8", errors="replace")
-        text = attempt(read, "", f"{file} cannot be read", problems)
-        for number, line in enumerate(text.splitlines(), start=1):
-            value: Any = attempt(partial(json.loads, line), None, f"{file}:{number} is not JSON", problems)
+        lines = attempt(read, "", f"{file} cannot be read", problems).splitlines()
+        for at, line in enumerate(lines, start=1):
+            value: Any = attempt(partial(json.loads, line), None, f"{file}:{at} is not JSON", problems)
             if isinstance(value, dict):
                 found.append(value)
     return found
@@ -183,30 +232,34 @@ def _sweep(
     lines: Sequence[Mapping[str, Any]],
     problems: list[str],
 ) -> dict[str, Any]:
-    manifest = attempt(lambda: read_manifest(out), None, f"sweep {name}: its manifest cannot be read", problems)
-    if not isinstance(manifest, dict):
-        problems.append(f"sweep {name}: there is no manifest.json in {out}")
-        manifest = {}
-    cells = [cell for cell in manifest.get("runs") or [] if isinstance(cell, dict) and isinstance(cell.get("id"), str)]
+    found = attempt(lambda: read_manifest(out), None, f"sweep {name}: its manifest cannot be read", problems)
+    manifest = mapping(found)
+    cells = [
+        cell for cell in listed(manifest.get("runs")) if isinstance(cell, dict) and isinstance(cell.get("id"), str)
+    ]
+    if not isinstance(manifest.get("runs"), list) or len(cells) < len(manifest["runs"]):
+        problems.append(f"sweep {name}: {out / 'manifest.json'} does not list its runs")
     reader = Runs(name, out, manifest, str(told.get("id")), wanted_by(name, nodes), problems)
     runs = [reader.entry(cell) for cell in cells]
-    strata = [stratum_of(cell) for cell in cells]
     return {
         "name": name,
         "out": str(out),
         "condition": manifest.get("condition"),
-        "condition_sha256": manifest.get("condition_sha256"),
-        "measurement_sha256": manifest.get("measurement_sha256"),
-        "surfaces": manifest.get("surfaces") or {},
-        "harnesses": list(manifest.get("harnesses") or []),
-        "evaluators": {
-            evaluator: fields(given, EVALUATOR_FIELDS) for evaluator, given in declared_evaluators(manifest).items()
+        "condition_sha256": text(manifest.get("condition_sha256")),
+        "measurement_sha256": text(manifest.get("measurement_sha256")),
+        "surfaces": {
+            harness: [surface for surface in listed(surfaces) if isinstance(surface, dict)]
+            for harness, surfaces in mapping(manifest.get("surfaces")).items()
         },
-        "sandbox": fields(manifest.get("sandbox"), SANDBOX_FIELDS),
-        "plan": fields(manifest.get("plan"), PLAN_FIELDS),
-        "ledger": count_runs(runs, strata),
+        "harnesses": [str(harness) for harness in listed(manifest.get("harnesses"))],
+        "evaluators": {
+            evaluator: fields(given, EVALUATOR) for evaluator, given in declared_evaluators(manifest).items()
+        },
+        "sandbox": fields(manifest.get("sandbox"), SANDBOX),
+        "plan": fields(manifest.get("plan"), PLAN),
+        "ledger": count_runs(runs),
         "runs": runs,
-        "arms": arm_entries(runs, strata, list(declared_evaluators(manifest))),
+        "arms": arm_entries(runs, list(declared_evaluators(manifest))),
         "statistics": _statistics(lines),
     }
 
@@ -218,29 +271,28 @@ def _statistics(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One entry for each name and stratum, by name: several workers may have computed the same."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
-        entry = {**fields(line, STATISTIC_FIELDS), "name": str(line.get("name"))}
+        entry = fields(line, STATISTIC)
+        entry["name"] = entry["name"] or ""
         found.setdefault((entry["name"], _sortable(entry["stratum"])), entry)
     return [found[key] for key in sorted(found)]
 
 
 def _gates(lines: Sequence[Mapping[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
     """The gates by test and name. A test that was run again has decided again: only its last ``attempt`` counts."""
-    last = {line.get("nodeid"): line.get("attempt") for line in lines}
-    entries = [_gate(line, problems) for line in lines if line.get("attempt") == last[line.get("nodeid")]]
-    return sorted(entries, key=lambda entry: (_sortable(entry["nodeid"]), entry["name"]))
+    attempts = [(text(line.get("nodeid")), text(line.get("attempt"))) for line in lines]
+    last = dict(attempts)
+    kept = [line for line, (nodeid, number_of) in zip(lines, attempts, strict=True) if number_of == last[nodeid]]
+    return sorted(
+        (_gate(line, problems) for line in kept), key=lambda entry: (_sortable(entry["nodeid"]), entry["name"])
+    )
 
 
 def _gate(line: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    entry = fields(line, GATE_FIELDS)
-    entry["name"] = str(entry["name"])
-    if entry["verdict"] not in VERDICTS:
-        problems.append(f"gate {entry['name']} in {entry['nodeid']}: {entry['verdict']!r} is no verdict")
+    entry = fields(line, GATE)
+    entry["name"] = entry["name"] or ""
+    if entry["verdict"] is None:
+        problems.append(f"gate {entry['name']} in {entry['nodeid']}: {line.get('verdict')!r} is no verdict")
         entry["verdict"] = "unavailable"
-    entry["blocking"] = entry["blocking"] is not False
-    if isinstance(entry["threshold"], Mapping):
-        entry["threshold"] = fields(entry["threshold"], ("op", "bound"))
-    if isinstance(entry["interval"], Mapping):
-        entry["interval"] = fields(entry["interval"], ("method", "level", "low", "high"))
     return entry
 
 

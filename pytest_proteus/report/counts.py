@@ -8,30 +8,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pytest_proteus.core.ledger import count
-from pytest_proteus.report.runs import USAGE_FIELDS, fields
+from pytest_proteus.report.runs import USAGE
+from pytest_proteus.report.shape import fields
 
 #: States whose records count: the subject was measured, whatever became of it.
 GRADED = ("complete", "timeout", "abort")
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Mapping[str, Any])
 
 
-def stratum_of(cell: Mapping[str, Any]) -> str:
-    """The stratum of a cell as one word: what of harness, model, task and further axes it has, ``/`` between them."""
-    axes = cell.get("axes")
-    further = [f"{axis}={axes[axis]}" for axis in sorted(axes)] if isinstance(axes, dict) else []
-    return "/".join([str(cell[key]) for key in ("harness", "model", "task") if cell.get(key)] + further)
+def stratum_of(run: Mapping[str, Any]) -> str:
+    """The stratum of a run as one word: what of harness, model, task and further axes it has, ``/`` between them."""
+    further = [f"{axis}={run['axes'][axis]}" for axis in sorted(run["axes"])]
+    return "/".join([str(run[key]) for key in ("harness", "model", "task") if run[key]] + further)
 
 
-def count_runs(runs: Sequence[Mapping[str, Any]], strata: Sequence[str]) -> dict[str, Any]:
-    """How the runs ended: whole, ``by_arm`` and ``by_stratum``.
-
-    Args:
-        runs: entries of runs.
-        strata: the stratum of each of them.
-    """
+def count_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How the runs ended: whole, ``by_arm`` and ``by_stratum``."""
     by_arm = grouped(runs, [str(run["arm"]) for run in runs])
-    by_stratum = grouped(runs, strata)
+    by_stratum = grouped(runs, [stratum_of(run) for run in runs])
     return {
         **_counts(runs),
         "by_arm": {key: _counts(group) for key, group in sorted(by_arm.items())},
@@ -56,24 +52,26 @@ def grouped(items: Sequence[_T], keys: Sequence[str]) -> dict[str, list[_T]]:
     return found
 
 
-def arm_keys(runs: Sequence[Mapping[str, Any]], strata: Sequence[str]) -> list[str]:
-    """The name under which each run's arm is reported: its label, with the stratum where there are several."""
+def runs_by_arm(runs: Sequence[_R]) -> dict[str, list[_R]]:
+    """The runs by the name under which their arm is reported: its label, with the stratum where there are several."""
+    strata = [stratum_of(run) for run in runs]
     several = len(set(strata)) > 1
-    return [
+    keys = [
         f"{run['arm']} [{stratum}]" if several else str(run["arm"]) for run, stratum in zip(runs, strata, strict=True)
     ]
+    return grouped(runs, keys)
 
 
-def arm_entries(runs: Sequence[dict[str, Any]], strata: Sequence[str], evaluators: Sequence[str]) -> dict[str, Any]:
+def arm_entries(runs: Sequence[Mapping[str, Any]], evaluators: Sequence[str]) -> dict[str, Any]:
     """Every arm's means, each stratum apart."""
     return {
         key: {
             "metrics": {name: metric([last_score(run, name) for run in group]) for name in evaluators},
-            "usage": fields(None, USAGE_FIELDS),
+            "usage": fields(None, USAGE),
             "success_rate": None,
             "cost_per_success": None,
         }
-        for key, group in grouped(runs, arm_keys(runs, strata)).items()
+        for key, group in runs_by_arm(runs).items()
     }
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, is_typeddict
 
 from pytest_proteus.core.errors import ConfigurationError
@@ -308,27 +307,30 @@ for _kind in [kind for kind in globals().values() if is_typeddict(kind)]:
     _kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
 
-class _Untitled(GenerateJsonSchema):
-    """Schemas without the titles that only repeat each field's name."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a report."""
-    generated = TypeAdapter(Report).json_schema(schema_generator=_Untitled)
+    generated = TypeAdapter(Report).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"pytest-proteus report, version {SCHEMA_VERSION}",
-        **_without_titles(generated),
+        **_tidy(generated),
     }
 
 
-def _without_titles(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_titles(v) for k, v in value.items() if not (k == "title" and isinstance(v, str))}
-    return [_without_titles(item) for item in value] if isinstance(value, list) else value
+def _tidy(value: Any) -> Any:
+    """Without what says nothing, and what versions of pydantic write differently."""
+    if isinstance(value, list):
+        return [_tidy(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _tidy(item) for key, item in value.items()}
+    if isinstance(kept.get("title"), str):
+        del kept["title"]
+    if kept.get("additionalProperties") is True:
+        del kept["additionalProperties"]
+    if "const" in kept:
+        kept.pop("enum", None)
+    return kept
 
 
 def load_report(path: str | Path) -> Report:

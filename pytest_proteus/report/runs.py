@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pytest_proteus.core.errors import STATES, ProteusError
+from pytest_proteus.core.errors import STATES
 from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
 from pytest_proteus.core.records import read_jsonl, read_records
+from pytest_proteus.report.shape import (
+    UNREADABLE,
+    anything,
+    attempt,
+    count,
+    fields,
+    flag,
+    in_words,
+    listed,
+    mapping,
+    number,
+    text,
+)
 
-ERROR_FIELDS = ("class", "type", "message", "retryable")
-USAGE_FIELDS = (
-    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "total_tokens",
-    "cost_usd", "price_source", "requests", "token_source", "discrepancy",
-)  # fmt: skip
-#: What reading artifacts that somebody cut, changed or removed may raise.
-UNREADABLE = (OSError, ProteusError, ValueError, TypeError, KeyError, AttributeError, LookupError, RecursionError)
-
-_T = TypeVar("_T")
-_D = TypeVar("_D")
+CELL = {"harness": text, "arm": text, "seed": anything, "model": text, "task": anything}
+ERROR = {"class": text, "type": text, "message": text, "retryable": flag}
+USAGE = {
+    **dict.fromkeys(("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"), count),
+    **dict.fromkeys(("reasoning_tokens", "total_tokens"), count),
+    "cost_usd": number,
+    "price_source": text,
+    "requests": count,
+    "token_source": text,
+    "discrepancy": anything,
+}
 
 
 class Runs:
@@ -36,7 +50,7 @@ class Runs:
         problems: list[str],
     ) -> None:
         self.name, self.out, self.session, self.nodeids, self.problems = name, out, session, nodeids, problems
-        self.episodes = manifest.get("episodes")
+        self.episodes = count(manifest.get("episodes"))
         self.evaluators = list(declared_evaluators(manifest))
         self.reported = reported_sessions(out, problems)
 
@@ -44,58 +58,58 @@ class Runs:
         """One run of the report."""
         run_id = cell["id"]
         record, failure = self._cell(run_id)
-        records = self._records(run_id, record)
+        records = self._records(run_id)
         said = f"sweep {self.name}: results of {run_id} cannot be read"
         measured = attempt(
             lambda: trajectories(records, self.evaluators), trajectories([], self.evaluators), said, self.problems
         )
-        seconds = [item["seconds"] for item in records if _is_number(item.get("seconds"))]
+        seconds = [item["seconds"] for item in records if number(item.get("seconds")) is not None]
         return {
             "run_id": run_id,
             "task_id": None,
-            **{key: cell.get(key) for key in ("harness", "arm", "seed", "model", "task")},
-            "axes": dict(cell.get("axes") or {}),
+            **fields(cell, CELL),
+            "axes": dict(mapping(cell.get("axes"))),
             "state": "errored" if failure else _state(record),
-            "error": failure or (fields(record.error, ERROR_FIELDS) if record and record.error else None),
-            "reused": bool(record and record.settled_by != self.session and record.settled_by in self.reported),
-            "attempts": record.attempts if record else 0,
-            "episodes_planned": record.episodes_planned if record and record.episodes_planned else self.episodes,
-            "episodes_complete": len(records) or (record.episodes_complete if record else 0),
+            "error": failure or (fields(record.error, ERROR) if record.error else None),
+            "reused": record.settled_by != self.session and record.settled_by in self.reported,
+            "attempts": count(record.attempts) or 0,
+            "episodes_planned": count(record.episodes_planned) or self.episodes,
+            "episodes_complete": len(records) or count(record.episodes_complete) or 0,
             "accepted": sum(1 for item in records if item.get("accepted", True)),
-            "violations": sum(len(item.get("violations") or []) for item in records),
+            "violations": sum(len(listed(item.get("violations"))) for item in records),
             "evaluators": measured,
-            "counters": dict(record.counters) if record else {},
-            "usage": fields(None, USAGE_FIELDS),
-            "started_at": record.started_at if record else None,
-            "seconds": record.seconds if record else None,
+            "counters": dict(mapping(record.counters)),
+            "usage": fields(None, USAGE),
+            "started_at": number(record.started_at),
+            "seconds": number(record.seconds),
             "working_seconds": math.fsum(seconds) if seconds else None,
             "waiting_seconds": None,
             "nodeids": self.nodeids.get(run_id, []),
         }
 
-    def _cell(self, run_id: str) -> tuple[CellRecord | None, dict[str, Any] | None]:
+    def _cell(self, run_id: str) -> tuple[CellRecord, dict[str, Any] | None]:
         """How the cell stands, or the error that takes its place: an unreadable cell counts as ``errored``."""
         try:
             record = read_cell(self.out, run_id)
-            if record is not None and ended_as(record) not in STATES:
-                raise ValueError(f"state {record.state!r} is not one of {', '.join(STATES)}")
-            return record, None
+            if ended_as(record) not in STATES:
+                raise ValueError(f"state {record and record.state!r} is not one of {', '.join(STATES)}")
+            return record or CellRecord(run_id, "not_run"), None
         except UNREADABLE as error:
             self.problems.append(f"sweep {self.name}: cell {run_id} cannot be read: {in_words(error)}")
-            return None, {
+            failure = {
                 "class": "apparatus",
                 "type": type(error).__name__,
                 "message": in_words(error),
                 "retryable": False,
             }
+            return CellRecord(run_id, "errored"), failure
 
-    def _records(self, run_id: str, record: CellRecord | None) -> list[dict[str, Any]]:
+    def _records(self, run_id: str) -> list[dict[str, Any]]:
         root = self.out / "runs" / run_id
-        if record is None and not root.exists():
+        if not root.exists():
             return []
-        return attempt(
-            lambda: read_records(root), [], f"sweep {self.name}: records of {run_id} cannot be read", self.problems
-        )
+        said = f"sweep {self.name}: records of {run_id} cannot be read"
+        return attempt(lambda: read_records(root), [], said, self.problems)
 
 
 def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:
@@ -105,18 +119,19 @@ def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:
     return frozenset(str(line.get("session")) for line in lines)
 
 
-def _state(record: CellRecord | None) -> str:
+def _state(record: CellRecord) -> str:
     state = ended_as(record)
-    return f"skipped:{record.reason}" if record and state == "skipped" and record.reason else state
+    return f"skipped:{record.reason}" if state == "skipped" and record.reason else state
 
 
 def trajectories(records: Sequence[Mapping[str, Any]], evaluators: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What every evaluator said over the episodes of a run; those that only records know come last."""
     rows = [
-        {item.get("name"): item for item in record.get("results") or [] if isinstance(item, dict)} for record in records
+        {str(item.get("name")): item for item in record.get("results") or [] if isinstance(item, dict)}
+        for record in records
     ]
     declared = list(evaluators)
-    further = sorted({str(name) for row in rows for name in row} - set(declared))
+    further = sorted({name for row in rows for name in row} - set(declared))
     return {name: _trajectory([row.get(name) for row in rows]) for name in declared + further}
 
 
@@ -135,7 +150,7 @@ def _trajectory(results: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         "scores": scores,
         "passed": passed,
         "errors": errors,
-        "last_detail": None if detail is None else str(detail),
+        "last_detail": text(detail),
     }
 
 
@@ -145,11 +160,7 @@ def _missing(result: Mapping[str, Any] | None) -> str | None:
         return "no result"
     if result.get("error"):
         return str(result.get("detail") or "evaluator error")
-    return None if _is_number(result.get("score")) else f"score {result.get('score')!r} is not a finite number"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return None if number(result.get("score")) is not None else f"score {result.get('score')!r} is not a finite number"
 
 
 def wanted_by(sweep: str, nodes: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -158,32 +169,11 @@ def wanted_by(sweep: str, nodes: Mapping[str, Any]) -> dict[str, list[str]]:
     for nodeid in sorted(nodes):
         entry = nodes[nodeid]
         if isinstance(entry, dict) and entry.get("sweep") == sweep:
-            for run_id in entry.get("runs") or []:
-                found.setdefault(run_id, []).append(nodeid)
+            for run_id in listed(entry.get("runs")):
+                found.setdefault(str(run_id), []).append(nodeid)
     return found
 
 
 def declared_evaluators(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """The evaluators of a manifest: name → what it says of each."""
-    given = manifest.get("evaluators")
-    return given if isinstance(given, dict) else {}
-
-
-def fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The named fields of a mapping, null where it does not have them."""
-    given = value if isinstance(value, Mapping) else {}
-    return {name: given.get(name) for name in names}
-
-
-def attempt(read: Callable[[], _T], default: _D, said: str, problems: list[str]) -> _T | _D:
-    """What ``read`` returns, or ``default`` and a sentence in ``problems``."""
-    try:
-        return read()
-    except UNREADABLE as error:
-        problems.append(f"{said}: {in_words(error)}")
-        return default
-
-
-def in_words(error: BaseException) -> str:
-    """An exception as part of a sentence."""
-    return f"{type(error).__name__}: {error}"[:300]
+    return mapping(manifest.get("evaluators"))

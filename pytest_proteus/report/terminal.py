@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.report.counts import GRADED, arm_keys, grouped, stratum_of
+from pytest_proteus.report.counts import GRADED, runs_by_arm
 
 _GAP = "  "
 
@@ -49,7 +49,7 @@ def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> t
     with_gates = any(gate["arm"] in {run["arm"] for run in sweep["runs"]} for gate in gates)
     header = ["arm", "cells", "episodes", *evaluators, *(["gates"] if with_gates else [])]
     rows = []
-    for key, runs in _runs_by_arm(sweep).items():
+    for key, runs in runs_by_arm(sweep["runs"]).items():
         done = sum(1 for run in runs if run["state"] in GRADED)
         planned = [run["episodes_planned"] for run in runs]
         episodes = f"{sum(run['episodes_complete'] for run in runs)}/{'?' if None in planned else sum(planned)}"
@@ -129,14 +129,9 @@ def _stacked(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     return lines
 
 
-def _runs_by_arm(sweep: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    runs = sweep["runs"]
-    return grouped(runs, arm_keys(runs, [stratum_of(run) for run in runs]))
-
-
 def _counters_by_arm(sweep: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Arm → counter → its sum over the arm's runs; nested counters have dotted names."""
-    return {key: sum_counters([run["counters"] for run in runs]) for key, runs in _runs_by_arm(sweep).items()}
+    return {key: sum_counters([run["counters"] for run in runs]) for key, runs in runs_by_arm(sweep["runs"]).items()}
 
 
 def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -47,14 +47,14 @@ def test_the_schema_in_the_package_is_the_one_of_the_types(validator):
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
-        (build.BUDGET_FIELDS, models.Budget),
-        (build.EVALUATOR_FIELDS, models.EvaluatorEntry),
-        (build.SANDBOX_FIELDS, models.Sandbox),
-        (build.PLAN_FIELDS, models.Plan),
-        (build.STATISTIC_FIELDS, models.StatisticEntry),
-        (build.GATE_FIELDS, models.GateEntry),
-        (runs.ERROR_FIELDS, models.ErrorEntry),
-        (runs.USAGE_FIELDS, models.Usage),
+        (build.BUDGET, models.Budget),
+        (build.EVALUATOR, models.EvaluatorEntry),
+        (build.SANDBOX, models.Sandbox),
+        (build.PLAN, models.Plan),
+        (build.STATISTIC, models.StatisticEntry),
+        (build.GATE, models.GateEntry),
+        (runs.ERROR, models.ErrorEntry),
+        (runs.USAGE, models.Usage),
     ],
 )
 def test_the_builder_and_the_types_name_the_same_fields(fields, kind):
