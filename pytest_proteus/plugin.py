@@ -1,0 +1,297 @@
+"""The door to pytest: options, markers, fixtures, and hooks that call ``sweep.session`` once a sweep is there.
+
+Nothing is imported here but pytest: a session without a sweep pays for argument parsing only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_proteus.sweep.gates import Gates
+    from pytest_proteus.sweep.run import Run, Sweep
+    from pytest_proteus.sweep.session import SweepSession
+
+#: Fixtures that make a test part of a sweep.
+OURS = frozenset({"run", "sweep", "gate"})
+
+_session: pytest.StashKey[SweepSession] = pytest.StashKey()
+
+
+class SessionIdentity(NamedTuple):
+    """Which invocation of pytest this is, and which of its processes.
+
+    Args:
+        session: id that all processes of the invocation share.
+        worker: ``main``, or xdist's name of the worker.
+        workers: how many processes run tests.
+        is_worker, is_controller: role under pytest-xdist; both False without it.
+        started_at: seconds since the epoch.
+    """
+
+    session: str
+    worker: str
+    workers: int
+    is_worker: bool
+    is_controller: bool
+    started_at: float
+
+
+_identity: pytest.StashKey[SessionIdentity] = pytest.StashKey()
+
+MARKERS = (
+    "sweep(name, episodes, goal, selection, phases, budget, phase_timeout, exclude, axes, harness, arm, seed, model, "
+    "task): declare the sweep of a module or class",
+    "evaluator(spec, name, kind, visibility, direction, bounds, timeout, at_least, at_most, above, below, equals, "
+    "when): attach a per-episode evaluator to every run, with thresholds that tests of a run assert",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the command line, each with an ini twin."""
+    from pytest_proteus.sweep.options import add_options
+
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """The hooks that conftests and plugins may implement."""
+    from pytest_proteus import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers. A printed plan needs no workers."""
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+    if config.getoption("proteus_plan") and getattr(config.option, "tx", None):
+        config.option.dist, config.option.tx = "no", []
+
+
+def sweep_session(config: pytest.Config) -> SweepSession:
+    """The session's sweeps; made when first asked for."""
+    if _session not in config.stash:
+        from pytest_proteus.sweep.session import SweepSession
+
+        config.stash[_session] = SweepSession(config, identity(config))
+        config.pluginmanager.register(config.stash[_session], "proteus-session")
+    return config.stash[_session]
+
+
+def identity(config: pytest.Config) -> SessionIdentity:
+    """Which session and process this is."""
+    if _identity not in config.stash:
+        told = getattr(config, "workerinput", None)
+        workers = told["workercount"] if told else len(getattr(config.option, "tx", None) or ())
+        config.stash[_identity] = SessionIdentity(
+            session=told["proteus_session"] if told else f"{int(time.time()):x}-{secrets.token_hex(4)}",
+            worker=told["workerid"] if told else "main",
+            workers=max(workers, 1),
+            is_worker=told is not None,
+            is_controller=told is None and workers > 0,
+            started_at=time.time(),
+        )
+    return config.stash[_identity]
+
+
+def _active(config: pytest.Config) -> SweepSession | None:
+    """The session's sweeps, if it has any."""
+    return config.stash.get(_session, None)
+
+
+# --- fixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", params=["minimal"])
+def harness(request: pytest.FixtureRequest) -> Any:
+    """The harness of this cell. Override it with a parametrized fixture of a module or conftest."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=["neutral"])
+def arm(request: pytest.FixtureRequest) -> Any:
+    """The arm of this cell. Override it with a parametrized fixture of a module or conftest."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=range(6), ids="s{}".format)
+def seed(request: pytest.FixtureRequest) -> Any:
+    """The seed of this cell. Override it with a parametrized fixture of a module or conftest."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def model(request: pytest.FixtureRequest) -> Any:
+    """The model of this cell; None where the sweep has no such axis."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture(scope="session")
+def task(request: pytest.FixtureRequest) -> Any:
+    """The task of this cell; None where the sweep has no such axis."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, harness: Any, arm: Any, seed: Any, model: Any, task: Any) -> Run:
+    """This cell's run: run once a session, by whichever process gets to it first."""
+    return sweep_session(request.config).run_of(request.node)
+
+
+@pytest.fixture(scope="session")
+def sweep(request: pytest.FixtureRequest) -> Sweep:
+    """The whole sweep of this module or class: every cell is run, or waited for."""
+    return sweep_session(request.config).sweep_of(request.param)
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> Gates:
+    """Holds numbers against bounds: recorded at once, failed together after the test's body."""
+    return sweep_session(request.config).gates_of(request.node)
+
+
+# --- collection -------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> None:
+    """Axes that a sweep marker lists become fixtures of its module or class, before the first test is made."""
+    holder = getattr(collector, "obj", None)
+    if "pytestmark" in getattr(holder, "__dict__", ()):
+        sweep_session(collector.config).supply_axes(collector)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Explain what pytest makes of ``evaluator(callable)``, which it takes for a decorated test."""
+    report = yield
+    if report.failed and isinstance(collector, pytest.Module):
+        sweep_session(collector.config).explain(collector, report)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize the tests of a sweep by its axes."""
+    if not OURS.isdisjoint(metafunc.fixturenames):
+        sweep_session(metafunc.config).generate(metafunc)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Plan before tests are deselected, order after."""
+    active = _active(config)
+    if active is None:
+        return (yield)
+    active.plan(session, items)
+    result = yield
+    active.arrange(items)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Allocate the folders of what is going to run."""
+    active = _active(session.config)
+    if active is not None:
+        active.open(session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Thresholds and gates are asserted after a passing body, recorded after any other."""
+    active = _active(pyfuncitem.config)
+    if active is None or OURS.isdisjoint(pyfuncitem.fixturenames):
+        return (yield)
+    try:
+        result = yield
+    except BaseException:
+        active.after_body(pyfuncitem, passed=False)
+        raise
+    active.after_body(pyfuncitem, passed=True)
+    return result
+
+
+# --- the controller of pytest-xdist -----------------------------------------------------------------------------------
+
+
+def _planned(config: pytest.Config) -> SweepSession | None:
+    """In the controller: the session's sweeps, once a worker has left a plan or a complaint on disk."""
+    from pytest_proteus.sweep.options import base_folder
+
+    if _session in config.stash or (base_folder(config) / ".sessions" / identity(config).session).is_dir():
+        return sweep_session(config)
+    return None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker which session it belongs to."""
+    node.workerinput["proteus_session"] = identity(node.config).session
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """A worker has planned: raise what it found wrong, begin to show progress."""
+    planned = _planned(node.config)
+    if planned is not None:
+        planned.worker_collected(ids)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under ``--dist load``, hand out a sweep's tests cell by cell."""
+    if config.getoption("dist") != "load":
+        return None
+    from pytest_proteus.sweep.scheduler import CellOrLoadScheduling
+
+    def groups() -> Mapping[str, str]:
+        planned = _planned(config)
+        return planned.groups() if planned is not None else {}
+
+    return CellOrLoadScheduling(config, log, groups)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Write the report, in the one process that every session has."""
+    active = _active(session.config)
+    if active is not None and active.reports:
+        from pytest_proteus.report.build import build_report, write_sweep_reports
+
+        active.finish(session, build_report, write_sweep_reports)
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table of arms, gates and missing cells."""
+    active = _active(config)
+    if active is None or active.report is None:
+        return
+    from pytest_proteus.report.terminal import summary_lines
+
+    terminalreporter.write_sep("=", "proteus")
+    for line in summary_lines(active.report, terminalreporter._tw.fullwidth):
+        terminalreporter.write_line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let the folders go."""
+    active = _active(config)
+    if active is not None:
+        active.close()

@@ -1,0 +1,175 @@
+"""One planned cell becomes a finished run: configuration, bounded retries, and how it ended.
+
+Whoever calls this holds the cell's lock; once-only execution is the store's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.config import RunConfig, RunResult
+from pytest_proteus.core.ledger import CellRecord
+from pytest_proteus.core.records import append_jsonl
+from pytest_proteus.sweep.grid import Cell
+from pytest_proteus.sweep.plan import Plan
+
+#: Attempts in one session at a cell whose apparatus fails.
+MAX_ATTEMPTS = 3
+
+#: Seconds before the second and the third attempt.
+BACKOFF = (0.2, 1.0)
+
+#: Names of files that an agent would take for its instructions when they lie in a folder above it.
+INSTRUCTIONS = (
+    "AGENTS.md",
+    "AGENTS.override.md",
+    "CLAUDE.md",
+    "CLAUDE.local.md",
+    "GEMINI.md",
+    ".claude",
+    ".codex",
+    ".pi",
+)
+
+
+def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_stop: Callable[[], bool]) -> CellRecord:
+    """Run a cell to its end, or continue it, and say how it ended.
+
+    Args:
+        plan: the sweep.
+        cell: the cell.
+        out: the sweep's folder.
+        record: how the cell stands; the returned one takes its place.
+        should_stop: asked between episodes and attempts.
+    """
+    began = time.perf_counter()
+    config = run_config(plan, cell, out, should_stop)
+    result = _attempts(config, record, should_stop)
+    record.state = result.state
+    record.error = _error(result)
+    record.episodes_complete = result.episodes_complete
+    record.counters = result.counters
+    record.seconds = (record.seconds or 0.0) + time.perf_counter() - began
+    _append_seed_record(plan, cell, out, config, result)
+    return record
+
+
+def _attempts(config: RunConfig, record: CellRecord, should_stop: Callable[[], bool]) -> RunResult:
+    from pytest_proteus.core.episode import run
+
+    for attempt in range(MAX_ATTEMPTS):
+        result = run(config, resume=True)
+        retryable = result.state == "errored" and result.error_class == "apparatus"
+        if not retryable or attempt + 1 == MAX_ATTEMPTS or should_stop():
+            return result
+        time.sleep(BACKOFF[attempt])
+        record.attempts += 1
+    raise AssertionError("unreachable")
+
+
+def run_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bool]) -> RunConfig:
+    """What the episode transaction is told about a cell."""
+    declared, budget = plan.declaration, plan.declaration.budget
+    run_id = plan.run_ids[cell]
+    return RunConfig(
+        name=cell.arm,
+        adapter=plan.adapter(cell),
+        disposition=cell.arm_value.disposition,
+        goal=plan.goal(cell),
+        root=out / "runs" / run_id,
+        model=cell.model or "",
+        episodes=plan.episodes,
+        max_turns=budget.max_turns,
+        min_turns_per_phase=budget.min_turns_per_phase,
+        phase_turns=budget.phase_turns,
+        hard_max_turns=budget.hard_max_turns,
+        checkpoint_turns=budget.checkpoint_turns,
+        announce_budget=budget.announce,
+        seed=cell.seed,
+        progress_path=out / "progress" / f"{run_id}.jsonl",
+        phases=declared.phases,
+        phase_timeout=declared.phase_timeout,
+        live_root=live_root(out, run_id),
+        should_stop=should_stop,
+    )
+
+
+def live_root(out: Path, run_id: str) -> Path:
+    """Where a run's live trees lie: a neutral place outside any repository, the same whenever the run is continued."""
+    name = hashlib.sha256(f"{out.resolve()}\0{run_id}".encode()).hexdigest()[:16]
+    return _neutral_base() / name
+
+
+def _neutral_base() -> Path:
+    for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+        base = Path(parent) / f"ws-{os.getuid()}"
+        if not _is_neutral(base):
+            continue
+        try:
+            base.mkdir(mode=0o700, exist_ok=True)
+            found = base.lstat()
+        except OSError:
+            continue
+        if base.is_dir() and not base.is_symlink() and found.st_uid == os.getuid():
+            return base
+    return Path(tempfile.mkdtemp(prefix="ws-"))
+
+
+def _is_neutral(base: Path) -> bool:
+    spelled = str(base).lower()
+    if "proteus" in spelled or "pytest" in spelled:
+        return False
+    return not any((parent / name).exists() for parent in base.parents for name in (".git", *INSTRUCTIONS))
+
+
+def _error(result: RunResult) -> dict[str, Any] | None:
+    if not result.error:
+        return None
+    kind, separator, message = result.error.partition(": ")
+    named = bool(separator) and kind.isidentifier()
+    return {
+        "class": result.error_class or None,
+        "type": kind if named else None,
+        "message": message if named else result.error,
+        "retryable": result.error_class == "apparatus",
+    }
+
+
+def _append_seed_record(plan: Plan, cell: Cell, out: Path, config: RunConfig, result: RunResult) -> None:
+    """One line in ``seeds.jsonl``, unless a session that was killed right after it wrote the same line."""
+    line: Mapping[str, Any] = {
+        "run_id": plan.run_ids[cell],
+        "harness": cell.harness,
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "model": cell.model,
+        "root": str(config.root),
+        "episodes_complete": result.episodes_complete,
+        "state": result.state,
+        "error": result.error,
+        "counters": result.counters,
+    }
+    path = out / "seeds.jsonl"
+    if not _ends_with(path, line):
+        append_jsonl(path, line)
+
+
+def _ends_with(path: Path, line: Mapping[str, Any]) -> bool:
+    import json
+
+    if not path.exists():
+        return False
+    for text in reversed(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            known = json.loads(text)
+        except ValueError:
+            continue
+        if known.get("run_id") == line["run_id"]:
+            return bool(known == json.loads(json.dumps(line)))
+    return False

@@ -1,0 +1,213 @@
+"""Gates: a number held against a bound gives a verdict, recorded at once and failed together after the test's body.
+
+Plain numbers only; what cannot be computed never passes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.sweep.declare import THRESHOLDS, Threshold
+from pytest_proteus.sweep.run import Run
+
+OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "at_least": operator.ge,
+    "at_most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+    "equals": operator.eq,
+}
+WORDS = {
+    "at_least": "at least",
+    "at_most": "at most",
+    "above": "above",
+    "below": "below",
+    "equals": "equal to",
+}
+
+#: The fields of a gate's entry in the report; those that plain numbers do not have are null.
+FIELDS = (
+    "nodeid", "name", "source", "sweep", "stratum", "metric", "arm", "against", "kind", "direction", "margin", "value",
+    "threshold", "alpha", "effect", "interval", "n", "n_missing", "p", "p_adjusted", "family", "p_min", "mde",
+    "n_needed", "rare_event_bound", "assumption", "blocking", "verdict", "reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate decided.
+
+    Args:
+        name: name of the gate.
+        verdict: ``pass``, ``fail``, ``undecided`` or ``unavailable``. Only ``pass`` is true.
+        value: the number, or None where there was none.
+        op: one of ``THRESHOLDS``.
+        bound: the bound.
+        reason: why it is unavailable or undecided; empty otherwise.
+        blocking: whether anything but a pass fails the test.
+    """
+
+    name: str
+    verdict: str
+    value: float | None
+    op: str
+    bound: float
+    reason: str = ""
+    blocking: bool = True
+
+    def __bool__(self) -> bool:
+        return self.verdict == "pass"
+
+    def __str__(self) -> str:
+        wanted = f"{WORDS[self.op]} {self.bound:g}"
+        if self.value is None:
+            return f"{self.name}: {self.verdict}: {self.reason}; wanted {wanted}"
+        return f"{self.name} = {self.value:.6g}, wanted {wanted}: {self.verdict}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
+
+
+def number(value: Any) -> tuple[float | None, str]:
+    """A plain finite number and no reason, or None and why it is none."""
+    if value is None:
+        return None, "there is no value"
+    reason = getattr(value, "reason", None)
+    if isinstance(reason, str) and not hasattr(value, "__float__"):
+        return None, reason
+    if isinstance(value, (str, bytes)):
+        return None, f"{value!r} is a text, not a number"
+    try:
+        found = float(value)
+    except Exception:
+        return None, f"a {type(value).__name__} is not a number"
+    return (found, "") if math.isfinite(found) else (None, f"the value is {found}")
+
+
+def decide(name: str, value: Any, op: str, bound: float, *, blocking: bool = True) -> Verdict:
+    """The verdict on a plain number."""
+    found, reason = number(value)
+    if found is None:
+        return Verdict(name, "unavailable", None, op, bound, reason, blocking)
+    passed = OPERATORS[op](found, bound)
+    return Verdict(name, "pass" if passed else "fail", found, op, bound, "", blocking)
+
+
+@dataclass
+class Gates:
+    """The gates of one test: the ``gate`` fixture.
+
+    Args:
+        nodeid: the test.
+        sweep: name of its sweep, or None.
+        arm: label of its arm, where it runs in one cell.
+        write: takes each entry as soon as it is decided.
+    """
+
+    nodeid: str
+    sweep: str | None
+    arm: str | None
+    write: Callable[[dict[str, Any]], None]
+    verdicts: list[Verdict] = field(default_factory=list)
+    _told: list[tuple[str, str]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        name: str,
+        value: Any,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        above: float | None = None,
+        below: float | None = None,
+        equals: float | None = None,
+        blocking: bool = True,
+    ) -> Verdict:
+        """Hold a number against a bound; the verdict is recorded at once, and a test fails after its body.
+
+        Args:
+            name: name of the gate, in the report and in the message.
+            value: a finite number. Anything else makes the gate ``unavailable``, which fails.
+            at_least, at_most, above, below, equals: the bound; give one, or a lower and an upper one.
+            blocking: False records the verdict without failing the test.
+
+        Returns:
+            The verdict; with two bounds that of the one that fails, where one does.
+
+        Raises:
+            ConfigurationError: no bound, or one that is no finite number.
+        """
+        given = {"at_least": at_least, "at_most": at_most, "above": above, "below": below, "equals": equals}
+        bounds = [Threshold(op, _bound(name, op, bound)) for op, bound in given.items() if bound is not None]
+        if not bounds:
+            raise ConfigurationError(f"gate {name!r} has no bound; give one of {', '.join(THRESHOLDS)}")
+        decided = [self.record(name, value, item, source="gate", blocking=blocking) for item in bounds]
+        return next((verdict for verdict in decided if not verdict), decided[0])
+
+    def record(
+        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, metric: str | None = None
+    ) -> Verdict:
+        """Decide one bound and write its entry; a name used before gets a number, so that none hides another."""
+        twins = self._told.count((name, threshold.op))
+        self._told.append((name, threshold.op))
+        name = f"{name}#{twins + 1}" if twins else name
+        verdict = decide(name, value, threshold.op, threshold.bound, blocking=blocking)
+        entry: dict[str, Any] = dict.fromkeys(FIELDS)
+        entry.update(
+            nodeid=self.nodeid,
+            name=name,
+            source=source,
+            sweep=self.sweep,
+            metric=metric,
+            arm=self.arm,
+            kind="threshold",
+            value=verdict.value,
+            threshold={"op": threshold.op, "bound": threshold.bound},
+            n=None if verdict.value is None else 1,
+            n_missing=1 if verdict.value is None else 0,
+            blocking=blocking,
+            verdict=verdict.verdict,
+            reason=verdict.reason or None,
+        )
+        self.verdicts.append(verdict)
+        self.write(entry)
+        return verdict
+
+    def thresholds(self, run: Run, wanted: Mapping[str, Sequence[Threshold]], *, blocking: bool) -> None:
+        """Hold a run's scores against the thresholds of its evaluators (name → bounds)."""
+        for name, bounds in wanted.items():
+            for bound in bounds:
+                self._threshold(run, name, bound, blocking)
+
+    def _threshold(self, run: Run, name: str, bound: Threshold, blocking: bool) -> None:
+        scores = run.scores(name)
+        if not scores:
+            chosen: list[tuple[str, Any]] = [(name, None)]
+        elif bound.when == "last":
+            chosen = [(name, scores[-1])]
+        else:
+            failing = [
+                (f"{name}[episode {number}]", score)
+                for number, score in enumerate(scores, start=1)
+                if not decide(name, score, bound.op, bound.bound)
+            ]
+            chosen = failing or [(name, scores[-1])]
+        for label, score in chosen:
+            self.record(label, score, bound, source="evaluator", blocking=blocking, metric=name)
+
+    def failures(self) -> list[str]:
+        """One line for each blocking verdict that is no pass."""
+        return [str(verdict) for verdict in self.verdicts if verdict.blocking and not verdict]
+
+
+def _bound(name: str, op: str, bound: Any) -> float:
+    found, reason = number(bound)
+    if found is None or isinstance(bound, bool):
+        raise ConfigurationError(
+            f"gate {name!r}: {op}={bound!r} must be a finite number" + (f": {reason}" if reason else "")
+        )
+    return found

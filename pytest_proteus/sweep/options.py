@@ -1,0 +1,190 @@
+"""The command line and ini options of the plugin, and what they say. Light: every pytest session loads this."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ON_EXISTING = ("resume", "fresh", "refuse", "overwrite")
+RETRY = ("errored", "lost", "skipped", "timeout")
+WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini")
+SANDBOXES = ("none",)
+
+#: option → (ini type, default, help). The ini twin of ``--proteus-seeds`` is ``proteus_seeds``.
+_VALUES = {
+    "seeds": ("string", "", "N", "run seeds 0 … N-1, whatever the seed fixture lists (default: 6)"),
+    "episodes": ("string", "", "N", "episodes of each run, in place of the declared number"),
+    "sandbox": ("string", "none", "RUNG", "where agents' processes run; only 'none' (supervised, not isolated) so far"),
+    "out": ("string", "", "DIR", "write to DIR/<sweep>/ in place of .proteus/<sweep>/<number>/"),
+    "on-existing": (
+        "string",
+        "resume",
+        "POLICY",
+        f"what to do with earlier data: {', '.join(ON_EXISTING)} (default: resume)",
+    ),
+    "retry": (
+        "string",
+        "",
+        "STATES",
+        f"run cells again that ended as one of these, comma-separated: {', '.join(RETRY)}",
+    ),
+    "max-missing": (
+        "string",
+        "0",
+        "N",
+        "cells that may be missing, as a number or a percentage such as 5%% (default: 0)",
+    ),
+}
+_LISTS = {
+    "harness": ("LABEL", "narrow the harness axis to this label, or set it where the suite declares none; repeatable"),
+    "arm": ("LABEL", "narrow the arm axis to this label, or set it where the suite declares none; repeatable"),
+    "model": ("LABEL", "narrow the model axis to this label, or set it where the suite declares none; repeatable"),
+    "endpoint": ("[WIRE=]URL", f"base URL of the model endpoint; WIRE is one of {', '.join(WIRES)}; repeatable"),
+    "agent": ("NAME=PATH", "path of an agent's executable; repeatable"),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and its ini twin."""
+    group = parser.getgroup("proteus", "proteus: sweeps of coding-agent harnesses")
+    for name, (kind, _, metavar, text) in _VALUES.items():
+        group.addoption(f"--proteus-{name}", default=None, metavar=metavar, help=text)
+        parser.addini(_ini(name), f"ini twin of --proteus-{name}", type=kind, default="")  # type: ignore[arg-type]
+    for name, (metavar, text) in _LISTS.items():
+        group.addoption(f"--proteus-{name}", action="append", default=None, metavar=metavar, help=text)
+        parser.addini(_ini(name), f"ini twin of --proteus-{name}", type="linelist", default=[])
+    group.addoption(
+        "--proteus-no-run", action="store_true", default=None, help="begin nothing: report on what is there"
+    )
+    parser.addini("proteus_no_run", "ini twin of --proteus-no-run", type="bool", default=False)
+    group.addoption(
+        "--proteus-plan", nargs="?", const="-", default=None, metavar="FILE",
+        help="print the grid (or write it to FILE as JSON; give it as --proteus-plan=FILE) and stop",
+    )  # fmt: skip
+    parser.addini("proteus_plan", "ini twin of --proteus-plan", default="")
+    group.addoption("--proteus-sweep-dir", default=None, help=pytest_suppress())
+
+
+def pytest_suppress() -> str:
+    """What argparse takes for a hidden option's help."""
+    import argparse
+
+    return argparse.SUPPRESS
+
+
+def _ini(name: str) -> str:
+    return f"proteus_{name.replace('-', '_')}"
+
+
+def text(config: pytest.Config, name: str) -> str:
+    """An option's text: the command line's, else the ini file's, else the default."""
+    given = config.getoption(_ini(name))
+    return str(given if given is not None else config.getini(_ini(name)) or _VALUES[name][1])
+
+
+def flag(config: pytest.Config, name: str) -> bool:
+    """Whether a switch is on."""
+    given = config.getoption(_ini(name))
+    return bool(given if given is not None else config.getini(_ini(name)))
+
+
+def listed(config: pytest.Config, name: str) -> list[str]:
+    """The values of a repeatable option."""
+    given = config.getoption(_ini(name))
+    return list(given if given is not None else config.getini(_ini(name)))
+
+
+def number(config: pytest.Config, name: str) -> int | None:
+    """A whole number of 1 or more, or None where nobody says one.
+
+    Raises:
+        ValueError: anything else; one sentence.
+    """
+    given = text(config, name)
+    if not given:
+        return None
+    if not re.fullmatch(r"[0-9]+", given) or int(given) < 1:
+        raise ValueError(f"--proteus-{name}={given}: write a whole number of 1 or more")
+    return int(given)
+
+
+def one_of(config: pytest.Config, name: str, known: tuple[str, ...]) -> str:
+    """An option that takes one of a few words.
+
+    Raises:
+        ValueError: another word; one sentence.
+    """
+    given = text(config, name)
+    if given not in known:
+        raise ValueError(f"--proteus-{name}={given}: write one of {', '.join(known)}")
+    return given
+
+
+def retry(config: pytest.Config) -> list[str]:
+    """The states whose cells are run again.
+
+    Raises:
+        ValueError: an unknown state.
+    """
+    states = [state.strip() for state in text(config, "retry").split(",") if state.strip()]
+    for state in states:
+        if state not in RETRY:
+            raise ValueError(f"--proteus-retry={state}: write one or more of {', '.join(RETRY)}, comma-separated")
+    return states
+
+
+def max_missing(config: pytest.Config) -> str:
+    """How many cells may be missing: a number, or a percentage with its sign.
+
+    Raises:
+        ValueError: anything else.
+    """
+    given = text(config, "max-missing")
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%|[0-9]+", given):
+        raise ValueError(f"--proteus-max-missing={given}: write a number such as 2 or a percentage such as 5%")
+    return given
+
+
+def endpoints(config: pytest.Config) -> dict[str, str]:
+    """Wire protocol → base URL; one URL without a wire serves all of them.
+
+    Raises:
+        ValueError: an unknown wire, or what is no URL.
+    """
+    found: dict[str, str] = {}
+    for item in listed(config, "endpoint"):
+        wire, separator, url = item.partition("=")
+        if not separator or "://" in wire:
+            wire, url = "", item
+        if wire and wire not in WIRES:
+            raise ValueError(f"--proteus-endpoint={item}: the wire is one of {', '.join(WIRES)}")
+        if not re.match(r"https?://[^/\s]+", url):
+            raise ValueError(f"--proteus-endpoint={item}: write [WIRE=]URL, such as anthropic=http://127.0.0.1:8080")
+        found.update(dict.fromkeys([wire] if wire else WIRES, url.rstrip("/")))
+    return found
+
+
+def agents(config: pytest.Config) -> dict[str, str]:
+    """Agent name → path of its executable.
+
+    Raises:
+        ValueError: not NAME=PATH.
+    """
+    found = {}
+    for item in listed(config, "agent"):
+        name, separator, path = item.partition("=")
+        if not separator or not name or not path:
+            raise ValueError(f"--proteus-agent={item}: write NAME=PATH, such as pi=/opt/pi/bin/pi")
+        found[name] = path
+    return found
+
+
+def base_folder(config: pytest.Config) -> Path:
+    """Where sweeps and sessions lie: ``--proteus-out``, or ``.proteus`` below the root folder."""
+    exactly = config.getoption("proteus_sweep_dir")
+    if exactly:
+        return Path(config.invocation_params.dir, exactly) / ".session"
+    given = text(config, "out")
+    return Path(config.invocation_params.dir, given) if given else config.rootpath / ".proteus"

@@ -1,0 +1,274 @@
+"""From a declaration and its grid to a plan: checked cells with run ids, evaluators per harness, and the manifest.
+
+Everything that a user can have declared wrongly is found here, before anything runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.adapter import HarnessAdapter, Surface
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.goal import EvaluatorSpec, GoalConfig
+from pytest_proteus.core.records import plain
+from pytest_proteus.harnesses import registry
+from pytest_proteus.sweep import condition as conditions
+from pytest_proteus.sweep.arms import Arm, ArmedHarness, Member, files_digest, read_files, reviewed_surface
+from pytest_proteus.sweep.declare import Attached, Declaration, EvaluatorMark, attach, nearest
+from pytest_proteus.sweep.grid import Cell, seed_blocks
+
+MANIFEST_VERSION = 3
+
+#: Episodes of a run where nobody says how many.
+DEFAULT_EPISODES = 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line and the environment add to a declaration.
+
+    Args:
+        root: the session's root folder, where refs and relative folders of arms are looked for.
+        episodes: episodes of a run, in place of the declared number.
+        sandbox: the rung on which agents run.
+        endpoints: wire protocol → base URL.
+        agents: agent name → path of its executable.
+        harnesses: names that plugins registered.
+    """
+
+    root: Path
+    episodes: int | None = None
+    sandbox: str = "none"
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+    harnesses: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """A sweep that can be run.
+
+    Args:
+        declaration: what was declared.
+        setting: what the session adds.
+        cells: the grid, in the order of its axes.
+        attached: evaluators by name, with thresholds.
+        specs: harness label → the evaluators resolved against its surfaces.
+        surfaces: harness label → declared surfaces.
+        members: (harness label, arm label) → files that the arm brings.
+        run_ids: cell → opaque id of its run.
+        condition: the condition by parts: ``sweep``, ``harnesses``, ``arms``, ``tasks``.
+    """
+
+    declaration: Declaration
+    setting: Setting
+    cells: list[Cell]
+    attached: dict[str, Attached]
+    specs: dict[str, list[EvaluatorSpec]]
+    surfaces: dict[str, list[Surface]]
+    members: dict[tuple[str, str], list[Member]]
+    run_ids: dict[Cell, str]
+    condition: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the sweep."""
+        return self.declaration.name
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of a run."""
+        return self.setting.episodes or self.declaration.episodes or DEFAULT_EPISODES
+
+    def in_order(self) -> list[Cell]:
+        """The cells in the order in which they are started."""
+        return seed_blocks(self.cells)
+
+    def goal(self, cell: Cell) -> GoalConfig:
+        """Objective, evaluators and selection of a cell."""
+        declared = self.declaration
+        return GoalConfig.of(declared.goal, self.specs[cell.harness], selection=declared.selection)
+
+    def adapter(self, cell: Cell) -> HarnessAdapter:
+        """A harness for one run of a cell, with the arm's files where it has any."""
+        adapter = make_adapter(cell.values["harness"], self.setting)
+        arm = cell.arm_value
+        if arm.files is None:
+            return adapter
+        armed: Any = ArmedHarness(adapter, arm.files, self.members[cell.harness, arm.label])
+        return armed  # type: ignore[no-any-return]
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of the sweep's folder."""
+        return {
+            "format_version": MANIFEST_VERSION,
+            "name": self.name,
+            "episodes": self.episodes,
+            "goal": self.declaration.goal,
+            "selection": self.declaration.selection,
+            "model": ", ".join(sorted({cell.model for cell in self.cells if cell.model})) or None,
+            "harnesses": list(dict.fromkeys(cell.harness for cell in self.cells)),
+            "arms": list(dict.fromkeys(cell.arm for cell in self.cells)),
+            "seeds": sorted({cell.seed for cell in self.cells}),
+            "surfaces": {
+                label: [plain(asdict(surface)) for surface in surfaces] for label, surfaces in self.surfaces.items()
+            },
+            "evaluators": {name: _evaluator_entry(item) for name, item in self.attached.items()},
+            "sandbox": {"requested": self.setting.sandbox, "used": self.setting.sandbox, "enforcement": None},
+            "condition": self.condition,
+            "condition_sha256": conditions.digest(self.condition),
+            "measurement_sha256": conditions.measurement_digest({n: a.spec for n, a in self.attached.items()}),
+            "runs": [self._run_entry(cell) for cell in self.cells],
+            "plan": {"cells": len(self.cells)},
+            "created_at": time.time(),
+        }
+
+    def _run_entry(self, cell: Cell) -> dict[str, Any]:
+        return {
+            "id": self.run_ids[cell],
+            "harness": cell.harness,
+            "arm": cell.arm,
+            "seed": cell.seed,
+            "model": cell.model,
+            "task": cell.task,
+            "axes": dict(cell.axes),
+            "condition_sha256": _cell_digest(self.condition, cell),
+        }
+
+
+def _evaluator_entry(item: Attached) -> dict[str, Any]:
+    entry = conditions.evaluator_condition(item.spec)
+    entry.pop("name")
+    bounds = item.spec.bounds
+    return {
+        **entry,
+        "direction": item.spec.direction,
+        "bounds": list(bounds) if bounds else None,
+        "thresholds": [asdict(threshold) for threshold in item.thresholds],
+    }
+
+
+def make_adapter(value: Any, setting: Setting) -> HarnessAdapter:
+    """A harness from a value of its axis."""
+    return registry.resolve(
+        value, extra=setting.harnesses, endpoint=dict(setting.endpoints) or None, agents=dict(setting.agents) or None
+    )
+
+
+def make_plan(
+    declaration: Declaration, cells: Sequence[Cell], marks: Sequence[EvaluatorMark], setting: Setting
+) -> Plan:
+    """A plan for the cells of a grid.
+
+    Args:
+        declaration: what was declared.
+        cells: every cell that the axes span.
+        marks: evaluators of the declaration and of conftests.
+        setting: what the session adds.
+
+    Raises:
+        ConfigurationError: no cell is left, an unknown harness, surface or evaluator, or labels that are used twice.
+    """
+    kept = _kept(declaration, cells)
+    where = declaration.where
+    adapters: dict[str, HarnessAdapter] = {}
+    arms: dict[str, Arm] = {}
+    for cell in kept:
+        if cell.harness not in adapters:
+            adapters[cell.harness] = make_adapter(cell.values["harness"], setting)
+        if arms.setdefault(cell.arm, cell.arm_value) != cell.arm_value:
+            raise ConfigurationError(f"{where}: two different arms are called {cell.arm!r}; give one another label")
+    surfaces = {label: list(adapter.surfaces()) for label, adapter in adapters.items()}
+    for arm in arms.values():
+        _check_disposition(arm, surfaces, where)
+    attached_by = {label: attach(marks, found) for label, found in surfaces.items()}
+    attached = next(iter(attached_by.values()))
+    for label, found in attached_by.items():
+        if list(found) != list(attached):
+            raise ConfigurationError(
+                f"{where}: harness {label!r} names its evaluators {', '.join(found)}, another one "
+                f"{', '.join(attached)}; name them with name='…'"
+            )
+    members = {
+        (label, arm.label): read_files(arm.files, surfaces[label], setting.root)
+        for label in adapters
+        for arm in arms.values()
+        if arm.files is not None
+    }
+    condition = {
+        "sweep": conditions.sweep_condition(
+            declaration, {name: item.spec for name, item in attached.items()}, setting.sandbox
+        ),
+        "harnesses": {label: conditions.adapter_condition(adapter, label) for label, adapter in adapters.items()},
+        "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
+        "tasks": {cell.task: plain(cell.values.get("task")) for cell in kept if cell.task is not None},
+    }
+    return Plan(
+        declaration=declaration,
+        setting=setting,
+        cells=kept,
+        attached=attached,
+        specs={label: [item.spec for item in found.values()] for label, found in attached_by.items()},
+        surfaces=surfaces,
+        members=members,
+        run_ids={cell: _run_id(declaration.name, condition, cell) for cell in kept},
+        condition=condition,
+    )
+
+
+def _arm_entry(arm: Arm, members: Mapping[tuple[str, str], list[Member]]) -> dict[str, Any]:
+    digests = {label: files_digest(found) for (label, name), found in sorted(members.items()) if name == arm.label}
+    return conditions.arm_condition(arm, conditions.digest(digests) if digests else None)
+
+
+def _kept(declaration: Declaration, cells: Sequence[Cell]) -> list[Cell]:
+    exclude = declaration.exclude
+    if exclude is None:
+        kept = list(cells)
+    else:
+        try:
+            kept = [cell for cell in cells if not exclude(cell)]
+        except Exception as error:
+            raise ConfigurationError(
+                f"{declaration.where}: sweep marker: exclude= failed ({type(error).__name__}: {error}); it is given a "
+                f"cell with harness, arm, seed, model, task and axes"
+            ) from error
+    if not kept:
+        raise ConfigurationError(f"{declaration.where}: the sweep {declaration.name!r} has no cell left to run")
+    return kept
+
+
+def _check_disposition(arm: Arm, surfaces: Mapping[str, Sequence[Surface]], where: str) -> None:
+    about = reviewed_surface(arm)
+    if about is None:
+        return
+    for label, found in surfaces.items():
+        names = [surface.name for surface in found]
+        if about not in names:
+            raise ConfigurationError(
+                f"{where}: arm {arm.label!r} is about the surface {about!r}, which harness {label!r} does not have; "
+                f"{nearest(about, names)}"
+            )
+
+
+def _cell_digest(condition: Mapping[str, Any], cell: Cell) -> str:
+    return conditions.digest(
+        {
+            "sweep": condition["sweep"],
+            "harness": condition["harnesses"][cell.harness],
+            "arm": condition["arms"][cell.arm],
+            "seed": cell.seed,
+            "model": cell.model,
+            "task": condition["tasks"].get(cell.task),
+            "axes": dict(cell.axes),
+        }
+    )
+
+
+def _run_id(name: str, condition: Mapping[str, Any], cell: Cell) -> str:
+    """An id that tells nothing to whoever does not know the whole condition already."""
+    return "run-" + conditions.digest([name, str(cell), _cell_digest(condition, cell)])[:12]

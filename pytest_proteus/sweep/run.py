@@ -1,0 +1,210 @@
+"""What tests see of a sweep: a finished ``Run`` and the whole ``Sweep``. Readers of artifacts; they change nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.adapter import ActionEvent, Surface
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.ledger import CellRecord, ledger
+from pytest_proteus.core.records import read_records, read_trace
+from pytest_proteus.sweep.declare import nearest
+from pytest_proteus.sweep.grid import Cell
+from pytest_proteus.sweep.plan import Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of a sweep, run.
+
+    Args:
+        harness, arm: labels.
+        seed: the number handed to the harness.
+        model, task: labels, or None.
+        axes: label of each further axis, by name.
+        root: folder of the run's artifacts.
+        episodes: episodes that were planned.
+        episodes_complete: episodes whose snapshot and record are on disk, never more than ``episodes``.
+        state: how the run ended: ``complete``, ``timeout``, ``abort``, ``skipped``, ``errored``, ``lost``, ``not_run``.
+        error: one sentence; empty when there was none.
+        counters: the adapter's counters, summed over episodes.
+        evaluators: names of the attached evaluators.
+        usage: metered tokens; None where nothing was metered.
+    """
+
+    harness: str
+    arm: str
+    seed: int
+    model: str | None
+    task: str | None
+    axes: Mapping[str, str]
+    run_id: str
+    root: Path
+    episodes: int
+    episodes_complete: int
+    state: str
+    error: str
+    counters: Mapping[str, Any]
+    evaluators: tuple[str, ...]
+    usage: None = None
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """One record an episode, oldest first."""
+        return [record for record in read_records(self.root) if record["episode"] <= self.episodes]
+
+    def scores(self, name: str) -> list[float | None]:
+        """An evaluator's score at each completed episode; None where it gave none.
+
+        Raises:
+            LookupError: no evaluator of that name is attached.
+        """
+        known = self._evaluator(name)
+        return [_score(record, known) for record in self.records]
+
+    def last(self, name: str) -> float | None:
+        """The score at the last completed episode; None where there is none.
+
+        Raises:
+            LookupError: no evaluator of that name is attached.
+        """
+        scores = self.scores(name)
+        return scores[-1] if scores else None
+
+    def _evaluator(self, name: str) -> str:
+        plain = name.partition("@")[0]
+        for known in self.evaluators:
+            if known in (name, plain):
+                return known
+        raise LookupError(
+            f"no evaluator is called {name!r}; {nearest(name, self.evaluators or ('(none is attached)',))}"
+        )
+
+    def trace(self, episode: int) -> Sequence[ActionEvent]:
+        """What the agent did in an episode, one-based.
+
+        Raises:
+            LookupError: the episode is not complete.
+        """
+        self._require(episode, first=1)
+        return read_trace(self.root, episode)
+
+    @contextlib.contextmanager
+    def checkpoint(self, episode: int) -> Iterator[Path]:
+        """The harness as it was after an episode (0: as it was seeded), in a folder that is removed afterwards.
+
+        Raises:
+            LookupError: the episode is not complete.
+        """
+        from pytest_proteus.core import snapshot
+
+        self._require(episode, first=0)
+        work = self.root / "harness"
+        commit = snapshot.commit_for_episode(work, episode)
+        if commit is None:
+            raise LookupError(f"{self.root} has no checkpoint of episode {episode}")
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
+            place = Path(folder) / "harness"
+            snapshot.materialize(work, commit, place)
+            yield place
+
+    def _require(self, episode: int, first: int) -> None:
+        if not first <= episode <= self.episodes_complete:
+            raise LookupError(
+                f"episode {episode} is not complete: this run has {self.episodes_complete} of {self.episodes} episodes"
+            )
+
+
+def _score(record: Mapping[str, Any], name: str) -> float | None:
+    for result in record.get("results", ()):
+        if result["name"] == name:
+            score = result.get("score")
+            usable = not result.get("error") and isinstance(score, (int, float)) and math.isfinite(score)
+            return float(score) if usable else None
+    return None
+
+
+def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord) -> Run:
+    """A ``Run`` from how its cell stands."""
+    error = record.error or {}
+    message = str(error.get("message") or "")
+    return Run(
+        harness=cell.harness,
+        arm=cell.arm,
+        seed=cell.seed,
+        model=cell.model,
+        task=cell.task,
+        axes=dict(cell.axes),
+        run_id=record.run_id,
+        root=out / "runs" / record.run_id,
+        episodes=plan.episodes,
+        episodes_complete=min(record.episodes_complete, plan.episodes),
+        state=record.state,
+        error=f"{error['type']}: {message}" if error.get("type") else message,
+        counters=record.counters,
+        evaluators=tuple(plan.attached),
+    )
+
+
+class Sweep:
+    """A whole sweep, every cell brought to its end.
+
+    Args:
+        plan: what was planned.
+        out: the sweep's folder.
+        records: how each planned cell ended, in the plan's order.
+    """
+
+    def __init__(self, plan: Plan, out: Path, records: Sequence[CellRecord]) -> None:
+        self.name = plan.name
+        self.out = out
+        self.episodes = plan.episodes
+        self.runs: list[Run] = [
+            make_run(plan, cell, out, record) for cell, record in zip(plan.cells, records, strict=True)
+        ]
+        self._plan = plan
+        self._records = {record.run_id: record for record in records}
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def by_arm(self) -> dict[str, list[Run]]:
+        """Arm label → its runs, in the grid's order."""
+        grouped: dict[str, list[Run]] = {}
+        for run in self.runs:
+            grouped.setdefault(run.arm, []).append(run)
+        return grouped
+
+    @property
+    def surfaces(self) -> list[Surface]:
+        """The declared surfaces of the sweep's harness.
+
+        Raises:
+            ConfigurationError: its harnesses declare different ones.
+        """
+        found = list(self._plan.surfaces.values())
+        if any(other != found[0] for other in found[1:]):
+            raise ConfigurationError(
+                f"the harnesses of sweep {self.name!r} declare different surfaces; ask for those of one run's harness"
+            )
+        return found[0]
+
+    @property
+    def condition(self) -> dict[str, Any]:
+        """The experimental condition, as the manifest has it."""
+        return self._plan.condition
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """How many cells were planned and how they ended, whole and ``by_arm``."""
+        return ledger(self._plan.manifest()["runs"], dict(self._records))

@@ -1,0 +1,277 @@
+"""Once-only execution: a cell is run by whichever process gets to it first, and every process sees how it ended.
+
+A cell's file lock is held only while somebody runs it. The operating system frees it when that process dies, so a lock
+that is free beside a file that says ``running`` means that its owner is gone: in this session the cell is lost, from an
+earlier session it is continued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_proteus.core.ledger import RUNNING, CellRecord, cell_path, read_cell
+from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.sweep.execute import run_cell
+from pytest_proteus.sweep.folder import SessionFolder
+from pytest_proteus.sweep.grid import Cell
+from pytest_proteus.sweep.plan import Plan
+
+#: Seconds between two looks at a cell that another process is running.
+POLL = 0.05
+
+#: Ends of a cell that another session continues without being asked: nothing failed, it was only cut short.
+CONTINUED = ("abort", "not_run")
+
+
+#: Errors of a disk rather than of a run: the cell is continued once there is room or a right to write.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def _ended(record: CellRecord, state: str, error_class: str, kind: str | None, message: str) -> CellRecord:
+    record.state = state
+    record.error = {"class": error_class, "type": kind, "message": message, "retryable": True}
+    return record
+
+
+class Stopped(Exception):
+    """The session was asked to stop before this cell was begun."""
+
+
+class CellStore:
+    """The cells of one sweep, for one process of a session.
+
+    Args:
+        plan: the sweep.
+        out: its folder.
+        folder: the session.
+        workers: how many cells the whole session may run at once.
+        retry: states of ended cells that are run again, once a session.
+        no_run: begin nothing.
+        tick: called now and then while waiting, and between episodes, from the thread that runs the cell.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        folder: SessionFolder,
+        *,
+        workers: int,
+        retry: Sequence[str] = (),
+        no_run: bool = False,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.plan = plan
+        self.out = out
+        self.folder = folder
+        self.workers = workers
+        self.retry = frozenset(retry)
+        self.no_run = no_run
+        self.tick = tick
+        self.begun_here: set[str] = set()
+        self._cancelled = threading.Event()
+        self._ended: dict[str, CellRecord] = {}
+
+    # --- what callers ask for -----------------------------------------------------------------------------------------
+
+    def demand(self, cells: Sequence[Cell]) -> list[CellRecord]:
+        """How each of ``cells`` ended, in the order given; those that have not run yet are run, or waited for.
+
+        Raises:
+            Stopped: the session was asked to stop, and a cell has not been begun.
+            OSError: the artifacts cannot be written.
+        """
+        missing = [cell for cell in self.plan.in_order() if cell in set(cells) and not self._known(cell)]
+        if len(missing) > 1 and self.workers > 1 and not self.no_run:
+            self._in_threads(missing)
+        for cell in missing:
+            while not self._known(cell):
+                if not self._settle(cell):
+                    self.tick()
+                    time.sleep(POLL)
+        return [self._ended[self.plan.run_ids[cell]] for cell in cells]
+
+    def standing(self, cell: Cell) -> CellRecord:
+        """How a cell stands at this moment; nothing is begun."""
+        record = read_cell(self.out, self.plan.run_ids[cell])
+        return record or CellRecord(self.plan.run_ids[cell], state="not_run", episodes_planned=self.plan.episodes)
+
+    def reusable(self, cell: Cell) -> bool:
+        """Whether an earlier session brought the cell to an end that this one keeps."""
+        record = read_cell(self.out, self.plan.run_ids[cell])
+        return record is not None and record.settled_by != self.folder.session and self._keeps(record)
+
+    # --- claiming -----------------------------------------------------------------------------------------------------
+
+    def _known(self, cell: Cell) -> bool:
+        return self.plan.run_ids[cell] in self._ended
+
+    def _settle(self, cell: Cell) -> bool:
+        """Bring a cell to its end if nobody else is at it; False when somebody is."""
+        run_id = self.plan.run_ids[cell]
+        record = read_cell(self.out, run_id)
+        if record is not None and self._is_settled(record):
+            self._ended[run_id] = record
+            return True
+        if self.no_run:
+            self._ended[run_id] = CellRecord(run_id, state="not_run", episodes_planned=self.plan.episodes)
+            return True
+        with self._slot() as free, self._cell_lock(run_id) as mine:
+            if not (free and mine):
+                return False
+            record = read_cell(self.out, run_id)
+            if record is None or not self._is_settled(record):
+                if self.folder.stopped or self._cancelled.is_set():
+                    raise Stopped
+                record = self._begin(cell, record)
+            self._ended[run_id] = record
+            return True
+
+    def _is_settled(self, record: CellRecord) -> bool:
+        if record.state == RUNNING:
+            return False
+        return record.settled_by == self.folder.session or self._keeps(record)
+
+    def _keeps(self, record: CellRecord) -> bool:
+        """Whether an end that an earlier session wrote stands."""
+        if record.state in self.retry or record.state in CONTINUED or record.state == RUNNING:
+            return False
+        return record.state != "complete" or record.episodes_complete >= self.plan.episodes
+
+    def _begin(self, cell: Cell, earlier: CellRecord | None) -> CellRecord:
+        run_id = self.plan.run_ids[cell]
+        record = earlier or CellRecord(run_id, started_at=time.time())
+        if record.state == RUNNING and record.session == self.folder.session:
+            told = "the process that ran this cell died; --proteus-retry=lost runs it again"
+            return self._finish(_ended(record, "lost", "lost", None, told))
+        if earlier is None or earlier.state in ("errored", "lost", "skipped"):
+            record.attempts += 1
+        record.state, record.error, record.reason, record.settled_by = RUNNING, None, "", ""
+        record.session, record.episodes_planned = self.folder.session, self.plan.episodes
+        self._save(record)
+        self.begun_here.add(run_id)
+        try:
+            record = run_cell(self.plan, cell, self.out, record, should_stop=self._should_stop)
+        except KeyboardInterrupt:
+            self._finish(_ended(record, "abort", "abort", None, "interrupted"))
+            raise
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                return self._finish(_ended(record, "errored", "apparatus", type(error).__name__, str(error)))
+            self._finish(_ended(record, "abort", "apparatus", type(error).__name__, str(error)))
+            raise
+        except Exception as error:
+            return self._finish(_ended(record, "errored", "apparatus", type(error).__name__, str(error)))
+        return self._finish(record)
+
+    def _finish(self, record: CellRecord) -> CellRecord:
+        record.settled_by = self.folder.session
+        self._save(record)
+        return record
+
+    def _save(self, record: CellRecord) -> None:
+        write_json_atomic(cell_path(self.out, record.run_id), record.to_json())
+
+    def _should_stop(self) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            self.tick()
+        return self._cancelled.is_set() or (self.folder.path / "interrupt").exists()
+
+    # --- many at once -------------------------------------------------------------------------------------------------
+
+    def _in_threads(self, cells: Sequence[Cell]) -> None:
+        """Settle as many of ``cells`` as nobody else is at, with as many threads as the session has workers."""
+        waiting = list(cells)
+        guard = threading.Lock()
+        stopped: list[Stopped] = []
+
+        def work() -> None:
+            while not stopped:
+                with guard:
+                    if not waiting:
+                        return
+                    cell = waiting.pop(0)
+                try:
+                    while not self._settle(cell) and not self._is_elsewhere(cell):
+                        time.sleep(POLL)
+                except Stopped as stop:
+                    stopped.append(stop)
+
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="cell") as pool:
+            futures = [pool.submit(work) for _ in range(min(self.workers, len(cells)))]
+            try:
+                while not all(future.done() for future in futures):
+                    self.tick()
+                    time.sleep(POLL)
+            except BaseException:
+                self._cancel()
+                raise
+        for future in futures:
+            future.result()
+        if stopped:
+            raise stopped[0]
+
+    def _cancel(self) -> None:
+        from pytest_proteus.sandbox import none
+
+        self._cancelled.set()
+        none.kill_all()
+
+    def _is_elsewhere(self, cell: Cell) -> bool:
+        """Whether another process or thread is running the cell."""
+        with self._cell_lock(self.plan.run_ids[cell]) as mine:
+            return not mine
+
+    @contextlib.contextmanager
+    def _cell_lock(self, run_id: str) -> Iterator[bool]:
+        with _try_lock(self.out / "cells" / f"{run_id}.lock") as mine:
+            yield mine
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[bool]:
+        """One of the session's places for a running cell; False when all are taken."""
+        for number in range(self.workers):
+            with _try_lock(self.folder.path / "slots" / str(number)) as mine:
+                if mine:
+                    yield True
+                    return
+        yield False
+
+
+_mine: set[Path] = set()  # locks that some thread of this process holds: file locks do not keep threads apart
+_guard = threading.Lock()
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[bool]:
+    with _guard:
+        if path in _mine:
+            taken = False
+        else:
+            _mine.add(path)
+            taken = True
+    if not taken:
+        yield False
+        return
+    lock = FileLock(path, thread_local=False)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+    finally:
+        with _guard:
+            _mine.discard(path)
