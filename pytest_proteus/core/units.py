@@ -12,6 +12,7 @@ import ast
 import hashlib
 import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +32,9 @@ UnitTable = dict[str, str]
 Read = Callable[[bytes], bytes]
 _Changes = Iterable[tuple[bytes, Entry | None, Entry | None]]
 
-#: Python files that are larger, or nest brackets deeper, are not parsed: a parser is not made for hostile input.
-PARSED_BYTES, PARSED_NESTING = 1 << 20, 80
+#: Python files that are larger, or nest brackets deeper, or (before 3.12) have more braces are not parsed: with more of
+#: them Python 3.10's parser can be made to crash the process, and 3.11's to take half a minute for one string.
+PARSED_BYTES, PARSED_NESTING, PARSED_BRACES = 64 << 10, 80, 4000
 _REMEMBERED_FILES = 1 << 16
 
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
@@ -86,11 +88,13 @@ def _digest(data: bytes) -> str:
 
 def _parse(data: bytes) -> ast.Module | None:
     """The module, or None when this is not Python, or not for a parser."""
+    if len(data) > PARSED_BYTES or (sys.version_info < (3, 12) and data.count(b"{") > PARSED_BRACES):
+        return None
     depth = deepest = 0
     for bracket in _BRACKETS.findall(data):
         depth += 1 if bracket in b"([{" else -1
         deepest = max(deepest, depth)
-    if len(data) > PARSED_BYTES or deepest > PARSED_NESTING:
+    if deepest > PARSED_NESTING:
         return None
     text = data.decode("utf-8-sig", "replace")
     try:
