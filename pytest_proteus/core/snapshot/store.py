@@ -129,7 +129,8 @@ class SnapshotStore(Reader):
     def __init__(self, work_tree: Path, git_dir: Path, *, paranoid: bool = False, limits: Limits | None = None) -> None:
         super().__init__(git_dir)
         self._work = os.fsencode(work_tree)
-        self._bin = Bin(self.repo.dir + b"/trash")
+        near = self._near()
+        self._bin = Bin(near + b"/.trash")
         self._unflushed: list[int] = []
         self._index = -1
         if self.repo.exists():
@@ -141,7 +142,7 @@ class SnapshotStore(Reader):
         self._head = self.repo.head()
         self._history = self._read_history()
         self._accepted: Node | None = None if self._head else EMPTY
-        fine = self._same_device() and has_fine_times(self.repo.dir)
+        fine = os.path.isdir(near) and has_fine_times(near)
         self._scanner = Scanner(self._work, self.repo.has, limits or Limits(), paranoid=paranoid, fine_times=fine)
         self._latest: Scan | None = None
 
@@ -162,11 +163,14 @@ class SnapshotStore(Reader):
         """
         return cls(Path(work_tree), Path(git_dir), paranoid=paranoid, limits=limits)
 
-    def _same_device(self) -> bool:
-        try:
-            return os.lstat(self._work).st_dev == os.lstat(self.repo.dir).st_dev
-        except OSError:
-            return False
+    def _near(self) -> bytes:
+        """A folder outside the work tree and on its file system: the repository, or else the work tree's parent."""
+        parent = os.path.dirname(self._work)
+        for folder in (self._work, parent):
+            with contextlib.suppress(OSError):
+                same = os.lstat(folder).st_dev == os.lstat(os.path.dirname(self.repo.dir)).st_dev
+                return self.repo.dir if same else parent
+        return parent
 
     def _read_history(self) -> dict[int, bytes]:
         history = self.repo.history()
