@@ -21,7 +21,7 @@ from typing import TypeAlias
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
-from pytest_proteus.harnesses import hostile
+from pytest_proteus.harnesses import hostile, tree
 
 #: One action: the tool's name, the surface that it writes to (None: it writes nothing), the name of what is written.
 Action: TypeAlias = tuple[str, "str | None", str]
@@ -154,7 +154,7 @@ class MinimalHarness:
     def install_disposition(self, harness_root: Path, disposition: Disposition) -> None:
         """Leave a digest of the disposition in the tree, or nothing for an empty one; the prompts carry its text."""
         path = Path(harness_root) / HABIT_FILE
-        hostile.remove(path)
+        tree.remove(path)
         if not disposition.is_empty:
             path.write_text(_disposition_digest(disposition) + "\n", encoding="utf-8")
 

@@ -14,6 +14,7 @@ from pytest_proteus.core.disposition import NEUTRAL, Disposition, record, review
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
 from pytest_proteus.harnesses import hostile
 from pytest_proteus.harnesses.minimal import MinimalHarness, mock_policy
+from pytest_proteus.harnesses.tree import remove
 
 
 def prompts(suffix: str = "", feedback: str = "") -> dict[str, str]:
@@ -198,7 +199,7 @@ def test_every_hostile_kind_leaves_something_beside_the_work(tmp_path, kind):
     assert result.ok
     assert os.listdir(root / "harness" / "notes")
     hostile.plant(kind, root / "harness" / "notes")
-    hostile.remove(root / "harness")
+    remove(root / "harness")
     assert not (root / "harness").exists()
 
 
