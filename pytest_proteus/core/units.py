@@ -74,9 +74,15 @@ def delta(a: Mapping[str, str], b: Mapping[str, str], surface: str) -> SurfaceDe
     """What changes from table ``a`` to table ``b`` of a surface; units are matched by name."""
     if a is b:
         return SurfaceDelta(surface, 0, 0, 0, len(a))
-    common = a.keys() & b.keys()
-    revised = sum([a[name] != b[name] for name in common])
-    return SurfaceDelta(surface, len(b) - len(common), len(a) - len(common), revised, len(common) - revised)
+    unchanged = revised = 0
+    for name, digest in b.items():
+        was = a.get(name)
+        if was == digest:
+            unchanged += 1
+        elif was is not None:
+            revised += 1
+    common = unchanged + revised
+    return SurfaceDelta(surface, len(b) - common, len(a) - common, revised, unchanged)
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------

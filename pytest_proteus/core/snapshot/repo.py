@@ -64,11 +64,13 @@ def _read_file(path: bytes) -> bytes:
         return b""
 
 
-def replace_file(path: bytes, data: bytes) -> None:
+def replace_file(path: bytes, data: bytes, *, durable: bool = False) -> None:
     """Write a small file whole, by way of git's own lock name; a leftover lock of a killed process is overwritten."""
     fd = os.open(path + b".lock", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, data)
+        if durable:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(path + b".lock", path)
@@ -176,8 +178,20 @@ class Repository:
         replace_file(self.dir + b"/" + name, commit.hex().encode() + b"\n")
 
     def set_head(self, commit: bytes) -> None:
-        """Move the run's branch."""
-        self.set_ref(BRANCH, commit)
+        """Move the run's branch. One call writes over its 41 bytes, so that a kill leaves the old or the new."""
+        path, line = self.dir + b"/" + BRANCH, commit.hex().encode() + b"\n"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = -1
+        try:
+            if fd >= 0 and os.fstat(fd).st_size == len(line):
+                os.pwrite(fd, line, 0)
+                return
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        replace_file(path, line, durable=True)
 
     # -- objects -------------------------------------------------------------------------------------------------
 

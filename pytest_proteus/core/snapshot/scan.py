@@ -334,7 +334,7 @@ class Scanner:
                 self._count += 1
                 if self._count > self._limits.entries:
                     break
-        remembered = dict(zip(folder.names, folder.keys, strict=True))
+        remembered = {} if self._paranoid else dict(zip(folder.names, folder.keys, strict=True))
         files, folders = folder.node.files, folder.folders
         folder.names, folder.keys, folder.folders = [], [], {}
         kept: dict[bytes, Entry] = {}
@@ -349,20 +349,22 @@ class Scanner:
                 self._violation(prefix + name, "changed-while-read", f"cannot be looked at: {error.strerror}")
                 clean = False
                 continue
-            if name in refused or not self._acceptable(prefix, name, seen, depth):
-                clean = False
-            elif stat.S_ISDIR(seen.st_mode):
-                folder.folders[name] = folders.get(name) or _Folder()
-            else:
-                here = _key(seen)
-                entry = files.get(name) if remembered.get(name) == here and not self._paranoid else None
-                entry = entry or self._read(fd, prefix, name, seen, depth)
+            here = _key(seen)
+            entry = files[name] if here == remembered.get(name) and name not in refused else None
+            if entry is None:
+                if name in refused or not self._acceptable(prefix, name, seen, depth):
+                    clean = False
+                    continue
+                if stat.S_ISDIR(seen.st_mode):
+                    folder.folders[name] = folders.get(name) or _Folder()
+                    continue
+                entry = self._read(fd, prefix, name, seen, depth)
                 if entry is None:
                     clean = False
                     continue
-                kept[name] = entry
-                folder.names.append(name)
-                folder.keys.append(here if self._old_enough(here) else None)
+            kept[name] = entry
+            folder.names.append(name)
+            folder.keys.append(here if self._old_enough(here) else None)
         folder.node = Node(kept, folder.node.dirs, folder.node.oid)
         folder.key = key if clean and self._old_enough(key) else None
 

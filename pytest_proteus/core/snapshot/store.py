@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_proteus.core.snapshot import names, pack
+from pytest_proteus.core.snapshot.flush import flush
 from pytest_proteus.core.snapshot.objects import (
     EMPTY,
     EMPTY_TREE,
@@ -282,15 +283,11 @@ class SnapshotStore(Reader):
     def _flush(self, others: Sequence[int]) -> None:
         """Bring the new packs and the given descriptors to the disk.
 
-        All writing is started before anything is waited for, so that the file system commits once. Indexes are not
-        waited for: what is lost of one is made again from its pack.
+        Indexes are not waited for: what is lost of one is made again from its pack.
         """
         packs, self._unflushed = self._unflushed, []
         try:
-            for fd in (*packs, *others):
-                _start_writing(fd)
-            for fd in (*packs[::2], *others):
-                os.fsync(fd)
+            flush((*packs[::2], *others), eager=packs[1::2])
         finally:
             for fd in packs:
                 os.close(fd)
@@ -418,13 +415,6 @@ def _new_trees(old: Node, new: Node) -> Iterable[bytes]:
         if old is not new and old.oid != new.oid:
             yield new.oid
             todo += [(old.dirs.get(name, EMPTY), node) for name, node in new.dirs.items()]
-
-
-def _start_writing(fd: int) -> None:
-    """Ask the kernel to begin writing a file out, without waiting."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def has_fine_times(folder: bytes) -> bool:
