@@ -58,7 +58,8 @@ class Runs:
         """One run of the report."""
         run_id = cell["id"]
         record, failure = self._cell(run_id)
-        records = self._records(run_id)
+        planned = self.episodes or count(record.episodes_planned)
+        records = [item for item in self._records(run_id) if not planned or item["episode"] <= planned]
         said = f"sweep {self.name}: results of {run_id} cannot be read"
         measured = attempt(
             lambda: trajectories(records, self.evaluators), trajectories([], self.evaluators), said, self.problems
@@ -73,8 +74,8 @@ class Runs:
             "error": failure or (fields(record.error, ERROR) if record.error else None),
             "reused": record.settled_by != self.session and record.settled_by in self.reported,
             "attempts": count(record.attempts) or 0,
-            "episodes_planned": count(record.episodes_planned) or self.episodes,
-            "episodes_complete": len(records) or count(record.episodes_complete) or 0,
+            "episodes_planned": planned,
+            "episodes_complete": len(records),
             "accepted": sum(1 for item in records if item.get("accepted", True)),
             "violations": sum(len(listed(item.get("violations"))) for item in records),
             "evaluators": measured,

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.ledger import read_json, read_manifest
-from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.core.records import append_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
 
 POLICIES = ("resume", "fresh", "refuse", "overwrite")
@@ -252,16 +252,6 @@ def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return keys
 
 
-def finished_sessions(out: Path) -> list[str]:
-    """Ids of the sessions that ended with a report in this folder."""
-    return list(read_json(out / "sessions.json") or [])
-
-
 def note_finished(out: Path, session: str) -> None:
     """Write down that ``session`` reported on this folder: its cells count as reused from now on."""
-    write_json_atomic(out / "sessions.json", [*finished_sessions(out), session])
-
-
-def planned_ids(manifest: dict[str, Any]) -> Sequence[str]:
-    """Run ids of the plan, in its order."""
-    return [run["id"] for run in manifest["runs"]]
+    append_jsonl(out / "sessions.jsonl", {"session": session})

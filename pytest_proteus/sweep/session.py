@@ -337,6 +337,9 @@ class SweepSession:
         """
         wanted = {id(item.stash[_scope]) for item in session.items if _scope in item.stash}
         scopes = [scope for scope in self._distinct() if id(scope) in wanted and scope.plan is not None]
+        with self._noting():
+            self._option(options.max_missing)
+        self._raise_problems()
         if self.problems or self.config.option.collectonly:
             return
         if self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"):

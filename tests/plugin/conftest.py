@@ -50,7 +50,7 @@ class Suite:
 
     def write(self, text: str = SUITE, name: str = "test_it") -> None:
         """Write a module of the suite."""
-        self.pytester.makepyfile(**{name: text})
+        (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest as a user does, with a JSON report."""

@@ -90,7 +90,7 @@ def reference(tmp_path_factory, request) -> dict:
 @pytest.mark.parametrize(
     "mode",
     [
-        "-n 0 -p no:randomly",
+        "-n 0",
         "-n 2",
         "-n 4 --dist worksteal",
         "-n 2 --dist loadscope --reruns 2",
@@ -128,7 +128,7 @@ def test_a_whole_sweep_test_alone_runs_every_cell(suite, workers):
 
 def test_one_node_id_runs_one_cell_and_the_ledger_knows_the_others(suite):
     suite.write(COUNTING)
-    result = suite.run("test_it.py::test_completes[counting-neutral-s1]")
+    result = suite.run("test_it.py::test_completes[Counting-neutral-s1]")
     assert result.ret == 0
     assert [seed for seed, *_ in starts(suite)] == ["1", "1"]
     ledger = suite.sweep["ledger"]
