@@ -182,7 +182,7 @@ class _Run:
         with self._closing:
             if kind is not None:  # an orderly end has put everything in place already
                 with contextlib.suppress(Exception):
-                    self._settle_artifacts()
+                    self._settle_artifacts(interrupted=True)
 
     # ------------------------------------------------------------------------------------------ start and end
 
@@ -288,7 +288,7 @@ class _Run:
                 f"there, or leave start out"
             )
 
-    def _settle_artifacts(self) -> None:
+    def _settle_artifacts(self, *, interrupted: bool = False) -> None:
         """What lies in the run's folder once nobody runs it: history, last accepted state, no live trees."""
         if self.opened:
             write_json_atomic(eval_history_path(self.root), [history_entry(record) for record in self.records])
@@ -300,7 +300,7 @@ class _Run:
                 remove(self.root / "harness")
                 finished.rename(self.root / "harness")
             remove(self.live)
-        elif self.staged and self.opened:
+        elif self.opened and (self.staged or interrupted) and self.store.head():
             remove(self.live / "active")
             self._put_back(self.store.scan())
 

@@ -413,6 +413,8 @@ class EpisodeLog:
             raise ConfigurationError(
                 f"{root} is being run by another process; wait for it or use another folder"
             ) from None
+        for leftover in self.folder.glob(".*"):  # a killed process was writing it
+            leftover.unlink()
         self._fds = [self._open(EPISODES), self._open(ACTIONS)]
         self._sizes = [_cut_half_line(fd) for fd in self._fds]
         self.lines = parse_jsonl(os.pread(self._fds[0], self._sizes[0], 0), self.folder / EPISODES)

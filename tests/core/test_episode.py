@@ -549,7 +549,7 @@ def test_a_live_tree_of_a_killed_process_is_rebuilt_whatever_is_in_it(tmp_path: 
     deep.mkdir(parents=True)
     os.mkfifo(deep / "pipe")
     fd = os.open(deep, os.O_RDONLY)
-    for _ in range(1500):
+    for _ in range(600):
         os.mkdir("d", dir_fd=fd)
         fd, below = os.open("d", os.O_RDONLY, dir_fd=fd), fd
         os.close(below)
