@@ -23,6 +23,9 @@ from pytest_proteus.core.errors import ConfigurationError
 
 VERDICT_CODES = {"pass": 0, "fail": 1, "undecided": 3, "incomplete": 4}
 
+#: Settings of the suite that ``run`` writes. Its own imports come before pytest's look at plugins: no news to a user.
+_INI = "[pytest]\nfilterwarnings = ignore:Module already imported:pytest.PytestAssertRewriteWarning\n"
+
 #: pytest's exit status → ours.
 _RUN_CODES = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
 
@@ -64,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         suite = Path(scratch) / _file_name(name)
         suite.write_text(text, encoding="utf-8")
-        (Path(scratch) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        (Path(scratch) / "pytest.ini").write_text(_INI, encoding="utf-8")
         words = ["-p", "proteus", "-p", "no:cacheprovider", "-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
         words += [f"--proteus-sweep-dir={options.out.absolute()}", f"--proteus-on-existing={options.on_existing}"]
         if options.workers != "0":
@@ -138,10 +141,9 @@ def _literal(value: Any) -> str:
 
 
 def _load(path: Path) -> Mapping[str, Any]:
-    """The report in a file, or in a sweep's folder."""
     from pytest_proteus.report.models import load_report
 
-    return load_report(path / "report.json" if path.is_dir() else path)
+    return load_report(path)
 
 
 def _verdict(options: argparse.Namespace) -> int:

@@ -281,10 +281,9 @@ def _gates(lines: Sequence[Mapping[str, Any]], problems: list[str]) -> list[dict
     """The gates by test and name. A test that was run again has decided again: only its last ``attempt`` counts."""
     attempts = [(text(line.get("nodeid")), text(line.get("attempt"))) for line in lines]
     last = dict(attempts)
-    kept = [line for line, (nodeid, number_of) in zip(lines, attempts, strict=True) if number_of == last[nodeid]]
-    return sorted(
-        (_gate(line, problems) for line in kept), key=lambda entry: (_sortable(entry["nodeid"]), entry["name"])
-    )
+    kept = [line for line, (nodeid, tried) in zip(lines, attempts, strict=True) if tried == last[nodeid]]
+    once = {json.dumps(entry, sort_keys=True): entry for entry in (_gate(line, problems) for line in kept)}
+    return sorted(once.values(), key=lambda entry: (_sortable(entry["nodeid"]), entry["name"]))
 
 
 def _gate(line: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -334,7 +334,7 @@ def _tidy(value: Any) -> Any:
 
 
 def load_report(path: str | Path) -> Report:
-    """Read a report from a pytest-json-report file, or from the ``report.json`` of a sweep's folder.
+    """Read a report from a pytest-json-report file, from a sweep's ``report.json``, or from the sweep's folder.
 
     Fields that this version does not know are kept and not looked at.
 
@@ -342,7 +342,8 @@ def load_report(path: str | Path) -> Report:
         ConfigurationError: no such file, no JSON, no report in it, a schema version that this package does not know,
             or a field of the wrong type; one sentence that names the file.
     """
-    value = _read(Path(path))
+    path = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+    value = _read(path)
     found = value.get("proteus", value) if isinstance(value, dict) else None
     if not isinstance(found, dict) or "schema_version" not in found:
         raise ConfigurationError(
@@ -368,7 +369,7 @@ def _read(path: Path) -> Any:
         raise ConfigurationError(f"{path} is not JSON: {error}") from error
 
 
-def _check(path: str | Path, found: dict[str, Any]) -> None:
+def _check(path: Path, found: dict[str, Any]) -> None:
     try:
         TypeAdapter(Report).validate_python(found)
     except ValidationError as error:

@@ -21,6 +21,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.ledger import read_json, read_manifest
 from pytest_proteus.core.records import append_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
+from pytest_proteus.sweep.options import OWN_SESSION
 
 POLICIES = ("resume", "fresh", "refuse", "overwrite")
 
@@ -214,7 +215,7 @@ def _choose_numbered(parent: Path, manifest: dict[str, Any], policy: str) -> tup
 def _choose_only(out: Path, manifest: dict[str, Any], policy: str) -> tuple[Path, dict[str, Any] | None]:
     if is_live(out):
         raise ConfigurationError(f"{out} is in use by another session; wait for it, or choose another folder")
-    if not out.exists() or not any(path.name != "session.lock" for path in out.iterdir()):
+    if not _contents(out):
         return out, None
     earlier = read_manifest(out)
     if earlier is None:
@@ -222,7 +223,8 @@ def _choose_only(out: Path, manifest: dict[str, Any], policy: str) -> tuple[Path
             f"{out} holds files but no manifest.json, so it is no sweep's folder; choose another one"
         )
     if policy == "overwrite":
-        shutil.rmtree(out)
+        for path in _contents(out):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         return out, None
     if policy in ("refuse", "fresh"):
         raise ConfigurationError(
@@ -236,6 +238,11 @@ def _choose_only(out: Path, manifest: dict[str, Any], policy: str) -> tuple[Path
             f"discard it with --proteus-on-existing=overwrite"
         )
     return out, earlier
+
+
+def _contents(out: Path) -> list[Path]:
+    """What lies in a sweep's folder, without what the present session has put there to know itself by."""
+    return [path for path in out.glob("*") if path.name not in ("session.lock", OWN_SESSION)]
 
 
 def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

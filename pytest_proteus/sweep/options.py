@@ -12,6 +12,9 @@ RETRY = ("errored", "lost", "skipped", "timeout")
 WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini")
 SANDBOXES = ("none",)
 
+#: Where the session lies when it is given the sweep's folder itself, and so has no other place of its own.
+OWN_SESSION = ".session"
+
 #: option → (ini type, default, help). The ini twin of ``--proteus-seeds`` is ``proteus_seeds``.
 _VALUES = {
     "seeds": ("string", "", "N", "run seeds 0 … N-1, whatever the seed fixture lists (default: 6)"),
@@ -185,6 +188,6 @@ def base_folder(config: pytest.Config) -> Path:
     """Where sweeps and sessions lie: ``--proteus-out``, or ``.proteus`` below the root folder."""
     exactly = config.getoption("proteus_sweep_dir")
     if exactly:
-        return Path(config.invocation_params.dir, exactly) / ".session"
+        return Path(config.invocation_params.dir, exactly) / OWN_SESSION
     given = text(config, "out")
     return Path(config.invocation_params.dir, given) if given else config.rootpath / ".proteus"

@@ -189,6 +189,12 @@ def test_a_test_that_was_run_again_leaves_its_later_verdict(finished):
     assert [gate["verdict"] for gate in build_report(finished.session)["gates"]] == ["pass"]
 
 
+def test_a_gate_that_was_decided_twice_alike_is_reported_once(finished):
+    finished.gate("gw0")
+    finished.gate("gw1")
+    assert len(build_report(finished.session)["gates"]) == 1
+
+
 def test_a_test_may_decide_two_gates_of_one_name(finished):
     finished.gate(verdict="fail", attempt="a")
     finished.gate(verdict="pass", attempt="a")

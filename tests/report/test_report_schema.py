@@ -109,6 +109,7 @@ def test_the_file_of_the_json_report_is_read(report, tmp_path):
 def test_the_report_in_a_sweep_folder_is_read(report, finished):
     write_sweep_reports(report)
     assert load_report(finished.out / "report.json")["sweeps"][0]["name"] == "demo"
+    assert load_report(finished.out) == load_report(finished.out / "report.json")
 
 
 def test_fields_of_a_later_version_are_kept(report, tmp_path):
