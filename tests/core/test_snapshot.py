@@ -353,6 +353,53 @@ def test_a_repository_that_git_repacked_is_still_read(work: Path, tmp_path: Path
     assert fsck(work) == ""
 
 
+@pytest.mark.parametrize("damage", ["missing", "torn", "empty"])
+def test_an_index_that_a_power_cut_took_is_made_again_from_its_pack(work: Path, tmp_path: Path, damage: str) -> None:
+    store = store_of(work)
+    commits = [run_episode(store, episode) for episode in range(2)]
+    store.close()
+    for index in (work.parent / ".snapshot.git/objects/pack").glob("*.idx"):
+        data = index.read_bytes()
+        index.unlink()
+        if damage != "missing":
+            index.write_bytes(data[:100] if damage == "torn" else b"")
+    snapshot.materialize(work, commits[0], tmp_path / "dest")
+    assert (tmp_path / "dest/notes/a.md").read_text() == "one\n"
+    store_of(work).close()
+    assert fsck(work) == ""
+    assert snapshot.checkpoints(work) == list(enumerate(commits))
+
+
+def test_what_a_killed_writer_left_is_removed(work: Path) -> None:
+    store = store_of(work)
+    commit = run_episode(store, 0)
+    store.close()
+    git_dir = work.parent / ".snapshot.git"
+    packs = git_dir / "objects/pack"
+    whole = next(packs.glob("*.pack"))
+    (packs / "pack-1111111111111111111111111111111111111111.pack").write_bytes(whole.read_bytes()[:-30])
+    (packs / "pack-2222222222222222222222222222222222222222.idx").write_bytes(b"\377tOc")
+    (packs / "tmp_idx_1").write_text("x")
+    (git_dir / "HEAD.lock").write_text("x")
+    (git_dir / "refs/heads/main.lock").write_text("x")
+    store = store_of(work)
+    assert store.head() == commit
+    store.close()
+    assert sorted(path.suffix for path in packs.iterdir()) == [".idx", ".pack"]
+    assert list(git_dir.rglob("*.lock")) == []
+
+
+def test_a_branch_that_names_a_lost_commit_is_an_error_that_names_it(work: Path) -> None:
+    store = store_of(work)
+    commit = run_episode(store, 0)
+    store.close()
+    for path in (work.parent / ".snapshot.git/objects/pack").iterdir():
+        path.unlink()
+    (work.parent / ".snapshot.git/episode-index").unlink()
+    with pytest.raises(SnapshotError, match=f"does not hold the object {commit}"):
+        store_of(work)
+
+
 def test_importing_the_package_does_not_import_git() -> None:
     code = "import sys; import pytest_proteus.core.snapshot; assert 'git' not in sys.modules"
     subprocess.run([os.sys.executable, "-c", code], check=True)

@@ -11,10 +11,10 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_proteus.core.snapshot.objects import SnapshotError
+from pytest_proteus.core.snapshot.objects import SnapshotError, object_id
 
 COMMIT, TREE, BLOB = 1, 2, 3
 KINDS = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob"}
@@ -161,19 +161,24 @@ def read_header(data: bytes | mmap.mmap, at: int) -> tuple[int, int, int]:
     return kind, size, at + 1
 
 
-def scan_pack(data: bytes) -> Iterator[tuple[int, int, bytes, int]]:
-    """(offset, kind, content, crc32) of every object of a pack without deltas, read from its bytes alone."""
-    at = 12
+def rows_of(data: bytes) -> list[tuple[bytes, int, int]]:
+    """(id, crc32, offset) of every object of a pack without deltas, from its bytes alone.
+
+    Raises:
+        SnapshotError: the pack is torn, or holds deltas.
+    """
+    if len(data) < 32 or hashlib.sha1(data[:-20], usedforsecurity=False).digest() != data[-20:]:
+        raise SnapshotError("a pack is torn")
+    rows, at = [], 12
     for _ in range(int.from_bytes(data[8:12], "big")):
-        kind, _, start = read_header(data, at)
+        kind, _, fed = read_header(data, at)
         if kind not in KINDS:
-            raise SnapshotError("this pack holds deltas")
-        stream, content, fed = zlib.decompressobj(), [], start
+            raise SnapshotError("a pack with deltas has lost its index: run git index-pack on it")
+        stream, content = zlib.decompressobj(), []
         while not stream.eof:
-            if fed >= len(data):
-                raise SnapshotError("this pack is torn")
             content.append(stream.decompress(data[fed : fed + 65536]))
             fed += 65536
         end = min(fed, len(data)) - len(stream.unused_data)
-        yield at, kind, b"".join(content), binascii.crc32(data[at:end])
+        rows.append((object_id(KINDS[kind], b"".join(content)), binascii.crc32(data[at:end]), at))
         at = end
+    return rows

@@ -76,6 +76,17 @@ def replace_file(path: bytes, data: bytes, *, durable: bool = False) -> None:
     os.rename(path + b".lock", path)
 
 
+def _offsets(stem: bytes) -> list[tuple[bytes, int]]:
+    """(id, offset) of a pack's objects; from the pack itself when its index is missing or torn."""
+    try:
+        return pack.read_index(stem + b".idx")
+    except (SnapshotError, FileNotFoundError):
+        try:
+            return [(oid, offset) for oid, _, offset in pack.rows_of(_read_file(stem + b".pack"))]
+        except SnapshotError:
+            return []
+
+
 class History(NamedTuple):
     """Commits of the episodes, ascending, and how much of the index file says so (-1: it has to be rewritten)."""
 
@@ -144,11 +155,7 @@ class Repository:
             return
         data = _read_file(stem + b".pack")
         if size > 32 and hashlib.sha1(data[:-20], usedforsecurity=False).digest() == checksum:
-            rows = [
-                (hashlib.sha1(b"%s %d\0" % (pack.KINDS[kind], len(body)) + body).digest(), crc, at)
-                for at, kind, body, crc in pack.scan_pack(data)
-            ]
-            os.close(pack.write_index(stem, rows, checksum))
+            os.close(pack.write_index(stem, pack.rows_of(data), checksum))
             return
         for suffix in (b".idx", b".pack"):
             with contextlib.suppress(FileNotFoundError):
@@ -208,13 +215,12 @@ class Repository:
             names = os.listdir(self.packs)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        new = [name for name in names if name.endswith(b".idx") and name not in self._loaded]
+        new = [name for name in names if name.endswith(b".pack") and name not in self._loaded]
         for name in new:
-            stem = self.packs + b"/" + name[:-4]
             with contextlib.suppress(FileNotFoundError):
-                for oid, offset in pack.read_index(stem + b".idx"):
-                    self._where[oid] = (stem, offset)
-            self._loaded.add(name)
+                stem = self.packs + b"/" + name[:-5]
+                self._where.update((oid, (stem, offset)) for oid, offset in _offsets(stem))
+                self._loaded.add(name)
         return bool(new)
 
     def has(self, oid: bytes) -> bool:
@@ -225,7 +231,7 @@ class Repository:
         """Write one pack; returns the descriptors that have to be flushed and closed."""
         where = self._objects()
         written = pack.write_pack(self.packs, objects)
-        self._loaded.add(os.path.basename(written.stem) + b".idx")
+        self._loaded.add(os.path.basename(written.stem) + b".pack")
         for oid, offset in written.offsets:
             where[oid] = (written.stem, offset)
         return written.unflushed
