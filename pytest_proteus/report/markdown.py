@@ -10,7 +10,7 @@ from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text, 
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Outcome and reasons, a table of arms for each sweep, and a table of the gates, those that did not pass first."""
+    """Outcome and reasons, a table of arms for each sweep, and the gates, those that passed folded away."""
     blocks = [f"# Sweep report: {report['outcome']}"]
     if report["outcome_reasons"]:
         blocks.append("\n".join(f"- {_escaped(reason)}" for reason in report["outcome_reasons"]))
@@ -19,15 +19,23 @@ def markdown(report: Mapping[str, Any]) -> str:
         header, rows = arm_table(sweep, own)
         blocks += [f"## {_escaped(sweep['name'])}", _escaped(ledger_text(sweep["ledger"])), table(header, rows)]
     if report["gates"]:
-        blocks += ["## Gates", gate_counts(report["gates"]), _gates(report["gates"])]
+        blocks += ["## Gates", gate_counts(report["gates"]), *_gates(report["gates"])]
     return "\n\n".join(blocks) + "\n"
 
 
-def _gates(gates: Sequence[Mapping[str, Any]]) -> str:
-    ordered = sorted(gates, key=lambda gate: gate["verdict"] == "pass")
+def _gates(gates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The gates that did not pass, and folded away those that did."""
+    passed = [gate for gate in gates if gate["verdict"] == "pass"]
+    others = [gate for gate in gates if gate["verdict"] != "pass"]
+    texts = [_gate_table(others)] if others else []
+    if passed:
+        texts.append(f"<details><summary>{len(passed)} passed</summary>\n\n{_gate_table(passed)}\n\n</details>")
+    return texts
+
+
+def _gate_table(gates: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        [gate["verdict"], gate["name"], gate["reason"] or gate_comparison(gate), gate["nodeid"] or ""]
-        for gate in ordered
+        [gate["verdict"], gate["name"], gate["reason"] or gate_comparison(gate), gate["nodeid"] or ""] for gate in gates
     ]
     return table(["verdict", "gate", "why", "test"], rows)
 

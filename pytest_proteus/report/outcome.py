@@ -92,9 +92,14 @@ def gate_comparison(gate: Mapping[str, Any]) -> str:
     threshold = gate["threshold"]
     if not threshold or threshold["op"] is None:
         return ""
-    value = gate["value"]
-    shown = f"{value:.6g}" if isinstance(value, float) else str("missing" if value is None else value)
-    return f"{shown}, wanted {str(threshold['op']).replace('_', ' ')} {threshold['bound']}"
+    wanted = {"equals": "exactly"}.get(threshold["op"], str(threshold["op"]).replace("_", " "))
+    return f"{_shown(gate['value'])}, wanted {wanted} {_shown(threshold['bound'])}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "missing" if value is None else str(value)
 
 
 def _session_reasons(exitstatus: int | None, known: Sequence[Reason]) -> list[Reason]:

@@ -27,19 +27,17 @@ def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
 
 
 def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], width: int = 80) -> list[str]:
-    """One sweep: its name and cells, a row an arm, and the counters of each arm below."""
+    """One sweep: its name and cells, a row an arm, and below it the counters of each arm."""
     own = [gate for gate in gates if gate["sweep"] == sweep["name"]]
-    header, rows = arm_table(sweep, own)
     lines = _wrapped(f"{sweep['name']}: {ledger_text(sweep['ledger'])}", width, "  ")
-    table = align([header, *rows])
-    if all(len(line) <= width for line in table):
-        lines += table
-    else:
-        lines += _stacked(header, rows, width)
-    for key, counters in _counters_by_arm(sweep).items():
-        if counters:
-            shown = ", ".join(f"{name} {number(value)}" for name, value in counters.items())
-            lines += _wrapped(f"{key} counters: {shown}", width, "  ")
+    lines += blocks(*arm_table(sweep, own), width)
+    counters = {
+        key: sum_counters([run["counters"] for run in runs]) for key, runs in runs_by_arm(sweep["runs"]).items()
+    }
+    names = list(dict.fromkeys(name for found in counters.values() for name in found))
+    if names:
+        rows = [[key, *(number(found.get(name)) for name in names)] for key, found in counters.items()]
+        lines += blocks(["counters", *names], rows, width)
     return lines
 
 
@@ -120,18 +118,20 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _stacked(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table for a terminal that is too narrow for it: each arm with its columns named, in wrapped lines."""
-    lines = []
-    for row in rows:
-        named = ", ".join(f"{name} {cell}" for name, cell in zip(header[1:], row[1:], strict=True))
-        lines += _wrapped(f"{row[0]}: {named}", width, "  ")
+def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A table as lines no longer than ``width``: columns that do not fit follow below, beside the first one again."""
+    table = [header, *rows]
+    widths = [max(len(printable(row[column])) for row in table) for column in range(len(header))]
+    lines: list[str] = []
+    column = 1
+    while column < len(header):
+        end, used = column + 1, widths[0] + len(_GAP) + widths[column]
+        while end < len(header) and used + len(_GAP) + widths[end] <= width:
+            used += len(_GAP) + widths[end]
+            end += 1
+        lines += align([[row[0], *row[column:end]] for row in table])
+        column = end
     return lines
-
-
-def _counters_by_arm(sweep: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Arm → counter → its sum over the arm's runs; nested counters have dotted names."""
-    return {key: sum_counters([run["counters"] for run in runs]) for key, runs in runs_by_arm(sweep["runs"]).items()}
 
 
 def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, float]:

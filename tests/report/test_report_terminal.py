@@ -58,6 +58,21 @@ def test_counters_are_summed_over_an_arm_by_dotted_name():
     }
 
 
+def test_columns_that_do_not_fit_follow_below_with_the_arm_again(finished):
+    lines = lines_of(finished, 30)
+    assert [line.split()[0] for line in lines if line.startswith(("arm", "neutral"))] == ["arm", "neutral"] * 2
+    assert lines[4].split() == ["arm", "calls", "step"]
+
+
+def test_counters_are_a_table_of_their_own(finished):
+    finished.cell("run-a", counters={"writes": {"notes": 2}})
+    finished.cell("run-c", counters={"writes": {"notes": 3}})
+    lines = [line.split() for line in lines_of(finished)]
+    assert ["counters", "writes.notes"] in lines
+    assert ["neutral", "5"] in lines
+    assert ["review", "-"] in lines
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_lines_are_no_wider_than_the_terminal(finished, width):
     finished.cell("run-b", "lost", counters={f"phase_{n}_turns": n for n in range(20)})
@@ -83,11 +98,13 @@ def test_markdown_has_a_table_of_arms(finished):
     assert "| neutral | 2/2 | 4/4 | 2 (n=2) | 0.5 (n=2) |" in text
 
 
-def test_markdown_shows_gates_that_did_not_pass_first(finished):
+def test_markdown_folds_the_gates_that_passed(finished):
     finished.gate(name="a")
     finished.gate(name="z", verdict="fail", reason="too many")
-    rows = [line for line in markdown(build_report(finished.session)).splitlines() if "test\\_gate |" in line]
-    assert rows[0] == "| fail | z | too many | test\\_demo.py::test\\_gate |"
+    text = markdown(build_report(finished.session))
+    shown, _, folded = text.partition("<details>")
+    assert "| fail | z | too many | test\\_demo.py::test\\_gate |" in shown
+    assert "| pass | a |" in folded
 
 
 def test_markdown_escapes_what_would_mean_something_to_it(finished):
