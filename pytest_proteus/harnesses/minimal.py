@@ -21,7 +21,8 @@ from typing import TypeAlias
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
-from pytest_proteus.harnesses import hostile, tree
+from pytest_proteus.core.trees import remove
+from pytest_proteus.harnesses import hostile
 
 #: One action: the tool's name, the surface that it writes to (None: it writes nothing), the name of what is written.
 Action: TypeAlias = tuple[str, "str | None", str]
@@ -154,7 +155,7 @@ class MinimalHarness:
     def install_disposition(self, harness_root: Path, disposition: Disposition) -> None:
         """Leave a digest of the disposition in the tree, or nothing for an empty one; the prompts carry its text."""
         path = Path(harness_root) / HABIT_FILE
-        tree.remove(path)
+        remove(path)
         if not disposition.is_empty:
             path.write_text(_disposition_digest(disposition) + "\n", encoding="utf-8")
 

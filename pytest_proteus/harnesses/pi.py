@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
-from pytest_proteus.harnesses import tree
+from pytest_proteus.core.trees import remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
 from pytest_proteus.harnesses.pi_log import Session, read_session
-from pytest_proteus.harnesses.traces import bounded_text, surface_finder
+from pytest_proteus.harnesses.traces import bounded_text, read_regular, surface_finder
 from pytest_proteus.sandbox import LocalSandbox, Outcome
 
 SURFACES = (
@@ -168,8 +168,10 @@ class PiHarness:
 
         Raises:
             PhaseTimeout: a phase ran out of time.
-            ConfigurationError: no agent, no key, or a version whose log cannot be read.
+            ConfigurationError: no model, no agent, no key, or a version whose log cannot be read.
         """
+        if not spec.model:
+            raise ConfigurationError("harness pi needs a model: name one with --proteus-model or a model axis")
         episode = _Episode(spec)
         episode.begin()
         try:
@@ -288,13 +290,13 @@ class _Episode:
     def begin(self) -> None:
         """Start from nothing, whatever an earlier attempt left."""
         for folder in (self.state, self.traces):
-            tree.remove(folder)
+            remove(folder)
         for folder in (self.home, self.agent_home, self.temporary, self.traces):
             folder.mkdir(parents=True)
 
     def end(self) -> None:
         """Only the session stays: what the agent kept elsewhere would be a memory that nobody measures."""
-        tree.remove(self.state)
+        remove(self.state)
 
     def begin_phase(self, phase: str) -> None:
         self._phases.append((phase, self._text().count("\n")))
@@ -307,12 +309,12 @@ class _Episode:
     def _text(self) -> str:
         """The session file's text; empty when there is none."""
         found = sorted(self.traces.glob(f"*_{self.session_id}.jsonl")) if self.traces.is_dir() else []
-        data = tree.read_regular(found[0], _SESSION_LIMIT) if found else None
+        data = read_regular(found[0], _SESSION_LIMIT) if found else None
         return (data or b"").decode("utf-8", "replace")
 
     def _noted_phases(self) -> list[tuple[str, int]]:
         try:
-            noted = json.loads(tree.read_regular(self.traces / "phases.json", 1 << 20) or b"[]")
+            noted = json.loads(read_regular(self.traces / "phases.json", 1 << 20) or b"[]")
             return [(str(phase), int(line)) for phase, line in noted]
         except (ValueError, TypeError):
             return []

@@ -1,8 +1,9 @@
-"""What every translation of an agent's log into ``ActionEvent``s needs: bounded values, and surfaces by path."""
+"""What every translation of an agent's log into ``ActionEvent``s needs: safe reading, bounds, surfaces by path."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,19 @@ TEXT_LIMIT = 2000
 
 _ITEM_LIMIT = 50
 _DEPTH_LIMIT = 5
+
+
+def read_regular(path: Path, limit: int) -> bytes | None:
+    """At most ``limit`` bytes of a regular file; None when there is none at ``path``, or it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit)
 
 
 def bounded_text(text: str, limit: int = TEXT_LIMIT) -> str:

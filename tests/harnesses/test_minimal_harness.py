@@ -12,9 +12,9 @@ import pytest
 from pytest_proteus.core.adapter import PHASES, EpisodeSpec, HarnessAdapter
 from pytest_proteus.core.disposition import NEUTRAL, Disposition, record, review
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
+from pytest_proteus.core.trees import remove
 from pytest_proteus.harnesses import hostile
 from pytest_proteus.harnesses.minimal import MinimalHarness, mock_policy
-from pytest_proteus.harnesses.tree import remove
 
 
 def prompts(suffix: str = "", feedback: str = "") -> dict[str, str]:

@@ -140,6 +140,11 @@ def test_an_endpoint_elsewhere_without_a_key_cannot_run(agent, monkeypatch):
     assert harness.preflight().endswith("needs a key in the environment variable OPENAI_API_KEY")
 
 
+def test_a_run_without_a_model_is_refused(tmp_path, agent):
+    with pytest.raises(ConfigurationError, match="name one with --proteus-model"):
+        PiHarness({"gemini": "http://127.0.0.1:1"}, agent).run_episode(EpisodeSpec(tmp_path, 1, "", {"act": "x"}))
+
+
 def test_without_the_agent_the_reason_names_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTEST_PROTEUS_AGENTS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -31,6 +31,8 @@ if os.fork() == 0:
             time.sleep(60)
     os._exit(0)
 os.wait()
+while not (os.path.exists(sys.argv[1]) and os.path.getsize(sys.argv[1])):
+    time.sleep(0.01)
 """
 
 
@@ -138,8 +140,10 @@ def test_a_daemon_is_dead_when_its_starter_has_ended(tmp_path, closing):
 
 def test_a_chain_of_forks_is_dead_too(tmp_path):
     code = """
-import os, sys
+import os, sys, time
 if os.fork():
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
     os._exit(0)
 os.setsid()
 while True:  # ever a new process, its parent gone
