@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     import pytest
 
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigurationError(f"--out {options.out} is a file; name a folder")
     name = sweep_name(options.out)
     text = suite_text(options, name)
     if not options.json:
@@ -74,9 +76,17 @@ def _run(options: argparse.Namespace) -> int:
             words += ["-p", "xdist", "-n", options.workers]
         with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
             status = int(pytest.main([*words, *options.pytest_words, str(suite)]))
+    _tidy(options.out / ".session")
     if options.json and status in (0, 1):
         _print_json(_load(options.out))
     return _RUN_CODES.get(status, 1)
+
+
+def _tidy(base: Path) -> None:
+    """Remove the place where the session lay, unless another session is there as well."""
+    with contextlib.suppress(OSError):
+        (base / ".sessions").rmdir()
+        shutil.rmtree(base)
 
 
 def sweep_name(out: Path) -> str:

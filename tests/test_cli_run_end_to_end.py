@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,19 @@ SEED_LINE = [
 ]  # fmt: skip
 
 
+def command():
+    found = shutil.which("proteus", path=str(Path(sys.executable).parent))
+    assert found, "the package is not installed beside this Python: pip install -e ."
+    return found
+
+
+def environment():
+    return {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTHONPATH")}
+
+
 def call(*words, cwd):
-    command = shutil.which("proteus", path=str(Path(sys.executable).parent))
-    assert command, "the package is not installed beside this Python: pip install -e ."
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTHONPATH")}
-    return subprocess.run([command, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    options = {"cwd": cwd, "env": environment(), "capture_output": True, "text": True, "check": False}
+    return subprocess.run([command(), *words], **options)
 
 
 @pytest.fixture
@@ -91,8 +101,10 @@ def test_the_suite_that_it_prints_does_the_same(navigated, tmp_path):
     out, done = navigated
     suite = done.stdout[: done.stdout.index("=====")]
     (tmp_path / "test_navigation.py").write_text(suite)
-    command = [sys.executable, "-m", "pytest", "-p", "proteus", "-p", "no:cacheprovider", "--proteus-out", "again"]
-    subprocess.run([*command, "test_navigation.py"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    pytest_words = ["-m", "pytest", "-p", "proteus", "-p", "no:cacheprovider", "--proteus-out", "again"]
+    subprocess.run(
+        [sys.executable, *pytest_words, "test_navigation.py"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL
+    )
     assert scores_of(load_report(tmp_path / "again" / "navigation")) == scores_of(load_report(out))
 
 
@@ -112,6 +124,33 @@ def test_another_condition_in_the_same_folder_is_refused_and_changes_nothing(nav
     assert done.returncode == 2
     assert "goal" in done.stderr
     assert (out / "manifest.json").read_bytes() == before
+
+
+def test_a_folder_of_other_things_is_refused_and_left_alone(proteus, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    done = proteus("run", *SEED_LINE[:-1], ".")
+    assert done.returncode == 2
+    assert "manifest.json" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_ctrl_c_ends_it_with_what_is_complete(proteus, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from pytest_proteus.harnesses.minimal import MinimalHarness\n"
+        "class Slow(MinimalHarness):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(hang_at=[3])\n"
+    )
+    words = ["run", "--harness", "mine:Slow", "--seeds", "1", "--episodes", "3", "--out", "out"]
+    with subprocess.Popen([command(), *words], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
+        while not any(len(path.read_bytes().splitlines()) == 2 for path in tmp_path.glob("out/progress/*.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    report = load_report(tmp_path / "out")
+    assert report["outcome"] == "incomplete"
+    assert report["sweeps"][0]["runs"][0]["episodes_complete"] == 2
 
 
 def test_overwrite_discards_what_was_there(navigated, proteus):
