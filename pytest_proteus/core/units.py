@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 UnitTable = dict[str, str]
 Read = Callable[[bytes], bytes]
-_Changes = Iterable[tuple[bytes, Entry | None, Entry | None]]
+_Change = tuple[bytes, Entry | None, Entry | None]
 
 #: Python files that are larger, or nest brackets deeper, or (before 3.12) have more braces are not parsed: with more of
 #: them Python 3.10's parser can be made to crash the process, and 3.11's to take half a minute for one string.
@@ -187,7 +187,7 @@ class _Table:
             return path[len(self.prefix) :] if _counted(path) else None
         return self.place.rpartition(b"/")[2] if path == self.place else None
 
-    def apply(self, changes: _Changes, read: Read) -> None:
+    def apply(self, changes: Iterable[_Change], read: Read) -> None:
         """Bring the table along."""
         mine = [(name, old, new) for path, old, new in changes if (name := self._name(path)) is not None]
         if not mine:
@@ -205,7 +205,7 @@ class _Table:
                 self._of_file[name] = [unit for unit, _ in found]
                 self.units.update(found)
 
-    def _apply_folders(self, mine: list[tuple[bytes, Entry | None, Entry | None]]) -> None:
+    def _apply_folders(self, mine: list[_Change]) -> None:
         touched = set()
         for name, _, new in mine:
             folder = name.partition(b"/")[0]
@@ -244,21 +244,25 @@ class UnitTables:
 
         The tables are not changed by later calls; do not change them either.
         """
+        if scan.base_node is self._node and scan.node is not self._node:
+            return self._apply(scan.node, scan.changes, scan.read)
         return self.move_to(scan.node, scan.read)
 
     def move_to(self, node: Node, read: Read | None = None) -> dict[str, UnitTable]:
         """Surface → table of a tree."""
-        changes = list(differences(self._node, node))
+        return self._apply(node, list(differences(self._node, node)), read or self._read)
+
+    def _apply(self, node: Node, changes: Sequence[_Change], read: Read) -> dict[str, UnitTable]:
         self._node = node
         if changes:
             for table in self._tables:
-                table.apply(changes, read or self._read)
+                table.apply(changes, read)
         return {table.surface.name: table.units for table in self._tables}
 
     def from_entries(self, entries: Mapping[bytes, Entry], read: Read | None = None) -> dict[str, UnitTable]:
         """Surface → table of any tree, given as path → entry; what ``update`` remembers stays as it is."""
         tables = [_Table(surface) for surface in self._surfaces]
-        changes = [(path, None, entry) for path, entry in entries.items()]
+        changes: list[_Change] = [(path, None, entry) for path, entry in entries.items()]
         for table in tables:
             table.apply(changes, read or self._read)
         return {table.surface.name: table.units for table in tables}

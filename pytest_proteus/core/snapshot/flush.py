@@ -13,15 +13,15 @@ from collections.abc import Sequence
 _ordered: dict[int, bool] = {}
 
 
-def flush(fds: Sequence[int], *, eager: Sequence[int] = ()) -> None:
-    """Return when the open files are on the disk; of those in ``eager`` only the writing is started.
+def flush(fds: Sequence[int]) -> None:
+    """Return when the open files are on the disk.
 
     All writing is started before anything is waited for. On ext4 in its ordered mode one wait is then enough: a
     journal commit comes after the data of every file that belongs to it, so waiting for one file waits for all
     whose writing had begun. Elsewhere each file is waited for.
     """
     if hasattr(os, "posix_fadvise"):
-        for fd in (*eager, *fds):
+        for fd in fds:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     devices = {os.fstat(fd).st_dev for fd in fds}

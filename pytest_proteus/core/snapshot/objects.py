@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -68,12 +69,18 @@ def row(mode: int, name: bytes, oid: bytes) -> bytes:
     return b"%o %s\0%s" % (mode, name, oid)
 
 
-def tree_data(files: Mapping[bytes, Entry], dirs: Mapping[bytes, Node]) -> bytes:
-    """The tree object of a folder: its rows in git's order, in which a folder's name ends with a slash."""
-    rows = [(name, row(entry.mode, name, entry.oid)) for name, entry in files.items()]
-    rows += [(name + b"/", row(FOLDER, name, node.oid)) for name, node in dirs.items() if node.count]
-    rows.sort()
-    return b"".join([line for _, line in rows])
+def tree_data(names: list[bytes], rows: list[bytes], dirs: Mapping[bytes, Node]) -> bytes:
+    """The tree object of a folder: the rows of its files, whose names are sorted, and those of the folders in it.
+
+    In git's order a folder's name ends with a slash.
+    """
+    folders = sorted((name + b"/", row(FOLDER, name, node.oid)) for name, node in dirs.items() if node.count)
+    if not folders:
+        return b"".join(rows)
+    rows = list(rows)
+    for name, line in reversed(folders):
+        rows.insert(bisect_left(names, name), line)
+    return b"".join(rows)
 
 
 def parse_tree(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from pytest_proteus.core.snapshot.objects import (
     empty_folders,
     find,
     object_id,
+    row,
     tree_data,
     walk,
 )
@@ -152,17 +154,20 @@ class Scan:
 
 
 class _Folder:
-    """What the last walk saw of a folder. ``key`` is None when it has to be listed again in any case."""
+    """What the last walk saw of a folder: its files in order, each with its key and its row of the tree object.
 
-    __slots__ = ("clean", "folders", "key", "keys", "names", "node")
+    ``key`` is None when the folder has to be listed again in any case, a file's when it has to be read again.
+    """
+
+    __slots__ = ("folders", "key", "keys", "names", "node", "rows")
 
     def __init__(self) -> None:
         self.key: _Key | None = None
         self.names: list[bytes] = []
         self.keys: list[_Key | None] = []
+        self.rows: list[bytes] = []
         self.folders: dict[bytes, _Folder] = {}
         self.node: Node = EMPTY
-        self.clean = True
 
 
 class _Stop(Exception):
@@ -313,7 +318,7 @@ class Scanner:
         """Make the folder's node anew from its files and the folders below, unless it comes to the same."""
         files = folder.node.files
         dirs = {name: below.node for name, below in folder.folders.items()}
-        data = tree_data(files, dirs)
+        data = tree_data(folder.names, folder.rows, dirs)
         oid = object_id(b"tree", data)
         node = Node(files, dirs, oid)
         if oid == before.oid and not node.hollow and not before.hollow:
@@ -324,49 +329,76 @@ class Scanner:
         folder.node = node
 
     def _list(
-        self, fd: int, prefix: bytes, folder: _Folder, key: _Key, look: Callable[[bytes], os.stat_result], depth: int
+        self,
+        fd: int,
+        prefix: bytes,
+        folder: _Folder,
+        key_of_folder: _Key,
+        look: Callable[[bytes], os.stat_result],
+        depth: int,
     ) -> None:
         """List a folder that is new, changed, or was not clean last time."""
-        listed = []
         with os.scandir(fd) as found:
-            for item in found:
-                listed.append(os.fsencode(item.name))
-                self._count += 1
-                if self._count > self._limits.entries:
-                    break
-        remembered = {} if self._paranoid else dict(zip(folder.names, folder.keys, strict=True))
-        files, folders = folder.node.files, folder.folders
-        folder.names, folder.keys, folder.folders = [], [], {}
-        kept: dict[bytes, Entry] = {}
-        clean = True
+            listed = [os.fsencode(item.name) for item in islice(found, self._limits.entries + 1)]
+        self._count += len(listed)
+        if self._count > self._limits.entries:
+            return
+        listed.sort()
         refused = set() if self._lenient else set(names.colliding(listed))
         for name in refused:
             self._violation(prefix + name, "case-collision", "another name here differs only by case or form")
-        for name in sorted(listed):
-            try:
-                seen = look(name)
-            except OSError as error:
-                self._violation(prefix + name, "changed-while-read", f"cannot be looked at: {error.strerror}")
-                clean = False
+        before, folders = folder.node.files, folder.folders
+        known = (
+            {} if self._paranoid else dict(zip(folder.names, zip(folder.keys, folder.rows, strict=True), strict=True))
+        )
+        folder.names, folder.keys, folder.rows, folder.folders = [], [], [], {}
+        files: dict[bytes, Entry] = {}
+        clean = not refused
+        for name, key in zip(listed, self._keys(listed, look), strict=True):
+            remembered = known.get(name)
+            if remembered is not None and remembered[0] == key and key is not None and name not in refused:
+                files[name] = before[name]
+                line = remembered[1]
+            elif name in refused:
                 continue
-            here = _key(seen)
-            entry = files[name] if here == remembered.get(name) and name not in refused else None
-            if entry is None:
-                if name in refused or not self._acceptable(prefix, name, seen, depth):
-                    clean = False
+            else:
+                entry = self._meet(fd, prefix, name, look, depth)
+                if isinstance(entry, bool):
+                    clean = clean and entry
+                    if entry:
+                        folder.folders[name] = folders.get(name) or _Folder()
                     continue
-                if stat.S_ISDIR(seen.st_mode):
-                    folder.folders[name] = folders.get(name) or _Folder()
-                    continue
-                entry = self._read(fd, prefix, name, seen, depth)
-                if entry is None:
-                    clean = False
-                    continue
-            kept[name] = entry
+                files[name], key = entry
+                line = row(files[name].mode, name, files[name].oid)
             folder.names.append(name)
-            folder.keys.append(here if self._old_enough(here) else None)
-        folder.node = Node(kept, folder.node.dirs, folder.node.oid)
-        folder.key = key if clean and self._old_enough(key) else None
+            folder.keys.append(key if self._old_enough(key) else None)
+            folder.rows.append(line)
+        folder.node = Node(files, folder.node.dirs, folder.node.oid)
+        folder.key = key_of_folder if clean and self._old_enough(key_of_folder) else None
+
+    @staticmethod
+    def _keys(listed: list[bytes], look: Callable[[bytes], os.stat_result]) -> list[_Key | None]:
+        """The key of each name; None for all when one cannot be looked at, so that each is looked at by itself."""
+        try:
+            return list(map(_key, map(look, listed)))
+        except OSError:
+            return [None] * len(listed)
+
+    def _meet(
+        self, fd: int, prefix: bytes, name: bytes, look: Callable[[bytes], os.stat_result], depth: int
+    ) -> tuple[Entry, _Key] | bool:
+        """What a name of a folder is: a file or link with its entry and key, True for a folder, False for neither."""
+        try:
+            seen = look(name)
+        except OSError as error:
+            self._violation(prefix + name, "changed-while-read", f"cannot be looked at: {error.strerror}")
+            return False
+        if not self._acceptable(prefix, name, seen, depth):
+            return False
+        if stat.S_ISDIR(seen.st_mode):
+            return True
+        entry = self._read(fd, prefix, name, seen, depth)
+        return entry is not None and (entry, _key(seen))
 
     def _old_enough(self, key: _Key) -> bool:
         return key[0] < self._fresh and key[1] < self._fresh
@@ -387,23 +419,20 @@ class Scanner:
             if old == new:
                 continue
             name = folder.names[at]
-            try:
-                seen = look(name)
-            except OSError:
-                entry = None
+            found = self._meet(fd, prefix, name, look, depth)
+            if isinstance(found, bool):
+                folder.key = folder.keys[at] = entry = None
             else:
-                new = _key(seen)
-                good = self._acceptable(prefix, name, seen, depth) and not stat.S_ISDIR(seen.st_mode)
-                entry = self._read(fd, prefix, name, seen, depth) if good else None
-            if entry is None:
-                folder.key = None
-            folder.keys[at] = new if entry is not None and self._old_enough(new) else None
+                entry, new = found
+                folder.keys[at] = new if self._old_enough(new) else None
             if entry != before.get(name):
                 files = dict(before) if files is None else files
                 if entry is None:
                     files.pop(name, None)
+                    folder.rows[at] = b""
                 else:
                     files[name] = entry
+                    folder.rows[at] = row(entry.mode, name, entry.oid)
         if files is None:
             return False
         folder.node = Node(files, folder.node.dirs, folder.node.oid)

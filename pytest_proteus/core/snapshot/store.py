@@ -287,7 +287,7 @@ class SnapshotStore(Reader):
         """
         packs, self._unflushed = self._unflushed, []
         try:
-            flush((*packs[::2], *others), eager=packs[1::2])
+            flush((*packs[::2], *others))
         finally:
             for fd in packs:
                 os.close(fd)
