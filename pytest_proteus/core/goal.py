@@ -217,8 +217,10 @@ class GoalConfig:
             if spec.visibility is not Visibility.OBSERVE or spec.name not in results:
                 continue
             result = results[spec.name]
-            value = "no result" if result.error else f"{result.score:.3f}"
-            lines.append(f"- {spec.name}: {value}" + (f" ({result.detail})" if result.detail else ""))
+            if result.error:  # why is not the agent's business: a traceback may name what it must not see
+                lines.append(f"- {spec.name}: no result")
+            else:
+                lines.append(f"- {spec.name}: {result.score:.3f}" + (f" ({result.detail})" if result.detail else ""))
         return "\n".join(["Results of your previous episode:", *lines]) if lines else ""
 
     def describe(self) -> list[dict[str, str]]:

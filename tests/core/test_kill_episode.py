@@ -19,8 +19,8 @@ from tiny_harness import STEPS, TinyHarness, everything, go, scored
 from pytest_proteus.core import EvalResult, EvaluatorSpec, GoalConfig, Visibility
 from pytest_proteus.core.records import completed_episodes_in, read_jsonl, read_records
 
-EPISODES = 5
-SCORES = {1: 2.0, 2: 3.0, 3: 1.0, 4: 3.0, 5: 4.0}
+EPISODES = 4
+SCORES = {1: 2.0, 2: 3.0, 3: 1.0, 4: 3.0}
 
 #: Calls that change what is on disk; a process is made to die right before one of them.
 WRITES = ("write", "open", "mkdir", "rename", "replace", "unlink", "rmdir", "ftruncate", "fsync", "symlink", "chmod")
@@ -79,9 +79,9 @@ def scenario(name: str) -> dict[str, Any]:
         "accepted": {"goal": goal, "stands": 1},
         "rejected": {"goal": goal, "stands": 2},
         "violation": {"goal": goal, "stands": 1, "plan": {2: "fifo"}},
-        "staged refusal": {"goal": goal, "stands": 1, "staged": True, "refuse": {2: "no"}},
+        "staged refusal": {"goal": goal, "stands": 1, "staged": True, "refuse": {2: "no"}, "stride": 2},
         "live": {"goal": goal, "stands": 2, "live": True},
-        "the end": {"goal": goal, "stands": EPISODES - 1, "live": True},
+        "the end": {"goal": goal, "stands": EPISODES - 1, "live": True, "stride": 2},
     }[name]
 
 
@@ -107,7 +107,7 @@ def test_a_kill_before_any_write_changes_nothing_in_the_end(memory: Path, name: 
     case = scenario(name)
     start(memory / "whole" / "run", case, EPISODES)
     whole = told(memory / "whole" / "run")
-    for at in range(1, 1000):
+    for at in range(1, 1000, case.get("stride", 1)):
         root = memory / str(at) / "run"
         reached = killed_at(root, case, at)
         stood = completed_episodes_in(root)
