@@ -6,6 +6,7 @@ the only process, each worker of pytest-xdist, and its controller, which collect
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -617,11 +618,6 @@ class SweepSession:
             report["session"]["exitstatus"] = int(session.exitstatus)
         self.config.hook.pytest_proteus_modify_report(config=self.config, report=report)
         write(report, max_missing=limit)
-        for _, out in self._sweeps():
-            try:
-                note_finished(out, self.identity.session)
-            except OSError as error:
-                report["outcome_reasons"].append(f"{out} cannot be written: {error.strerror}")
         self.report = report
 
     @pytest.hookimpl(optionalhook=True)
@@ -652,12 +648,20 @@ class SweepSession:
         if self._old_sigterm is not None:
             signal.signal(signal.SIGTERM, self._old_sigterm)
             self._old_sigterm = None
+        if self.report is not None:
+            self._note_reported()
         for out in self._held:
             let_go(out)
         if not self.identity.is_worker and self.folder.path.exists():
             self.folder.close()
         else:
             let_go(self.folder.path)
+
+    def _note_reported(self) -> None:
+        """From here on the cells count as reused: every report of this session has been written."""
+        for _, out in self._sweeps():
+            with contextlib.suppress(OSError):  # the report has said already that nothing can be written there
+                note_finished(out, self.identity.session)
 
     # --- writing to the terminal --------------------------------------------------------------------------------------
 
