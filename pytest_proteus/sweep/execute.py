@@ -5,11 +5,13 @@ Whoever calls this holds the cell's lock; once-only execution is the store's bus
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,32 @@ INSTRUCTIONS = (
 )
 
 
+_hiding = threading.Lock()
+_hidden: dict[str, str] = {}
+_running = 0
+
+
+@contextlib.contextmanager
+def quiet_environment() -> Iterator[None]:
+    """Take pytest's variables out of this process' environment while any cell runs in it.
+
+    ``PYTEST_CURRENT_TEST`` spells the arm, and an adapter that starts processes in the ordinary way hands it on.
+    """
+    global _running
+    with _hiding:
+        _running += 1
+        for name in [name for name in os.environ if name.startswith(("PYTEST", "PROTEUS"))]:
+            _hidden[name] = os.environ.pop(name)
+    try:
+        yield
+    finally:
+        with _hiding:
+            _running -= 1
+            if not _running:
+                os.environ.update(_hidden)
+                _hidden.clear()
+
+
 def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_stop: Callable[[], bool]) -> CellRecord:
     """Run a cell to its end, or continue it, and say how it ended.
 
@@ -50,7 +78,8 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     """
     began = time.perf_counter()
     config = run_config(plan, cell, out, should_stop)
-    result = _attempts(config, record, should_stop)
+    with quiet_environment():
+        result = _attempts(config, record, should_stop)
     record.state = result.state
     record.error = _error(result)
     record.episodes_complete = result.episodes_complete

@@ -1,0 +1,223 @@
+"""Broken evaluators, failing harnesses, odd values and bad disks cost what they must and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+EVALUATORS = """
+import os, pathlib, time
+import numpy as np
+import pytest
+from pytest_proteus import EvalResult
+
+def good(trace, ctx): return EvalResult("good", float(ctx.episode), detail=os.fspath(ctx.harness_root)[:0])
+def raises(trace, ctx): raise ZeroDivisionError("no")
+def nan(trace, ctx): return EvalResult("x", float("nan"))
+def inf(trace, ctx): return EvalResult("x", float("inf"))
+def none(trace, ctx): return None
+def text(trace, ctx): return EvalResult("x", "7")
+def scalar(trace, ctx): return EvalResult("x", np.float32(1.5), passed=np.bool_(True), detail=pathlib.Path("a"))
+def hangs(trace, ctx):
+    pipe = pathlib.Path(__file__).with_name(f"pipe{os.getpid()}-{ctx.episode}")
+    os.mkfifo(pipe)
+    open(pipe).read()
+def dies(trace, ctx): os._exit(1)
+def spins(trace, ctx):
+    while True: pass
+def writes(trace, ctx):
+    root = pathlib.Path(ctx.harness_root)
+    (root / "notes").mkdir(exist_ok=True)
+    (root / "notes" / "planted.md").write_text("x")
+    return EvalResult("x", 1.0)
+
+NAMES = "good raises nan inf none text scalar hangs dies spins writes".split()
+pytestmark = [
+    pytest.mark.sweep(episodes=2, seed=[0]),
+    *(pytest.mark.evaluator(globals()[name], name=name, timeout=0.5) for name in NAMES),
+    pytest.mark.evaluator("units:notes"),
+]
+
+def test_scores(run):
+    assert run.state == "complete"
+    assert run.scores("good") == [1.0, 2.0]
+    assert run.scores("scalar") == [1.5, 1.5]
+    for name in set(NAMES) - {"good", "scalar"}:
+        assert run.scores(name) == [None, None], name
+    with run.checkpoint(2) as tree:
+        assert not (tree / "notes" / "planted.md").exists()
+
+@pytest.mark.evaluator(raises, name="raises", timeout=0.5, at_least=0)
+def test_a_threshold_on_what_is_missing_fails(run):
+    pass
+"""
+
+
+def test_a_broken_evaluator_costs_its_own_result_only(suite):
+    suite.write(EVALUATORS)
+    result = suite.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*raises: unavailable: there is no value; wanted at least 0*"])
+    (run,) = suite.sweep["runs"]
+    broken = {name for name, entry in run["evaluators"].items() if entry["scores"] == [None, None]}
+    assert broken == {"raises", "nan", "inf", "none", "text", "hangs", "dies", "spins", "writes"}
+    assert run["evaluators"]["good"]["scores"] == [1.0, 2.0]
+    (gate,) = suite.proteus["gates"]
+    assert (gate["verdict"], gate["value"]) == ("unavailable", None)
+
+
+def test_a_harness_that_fails_is_retried_and_then_an_error_of_setup(suite):
+    suite.write(
+        """
+import pytest
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+pytestmark = pytest.mark.sweep(episodes=3, harness=[MinimalHarness(fail_at={(1, 2)})], seed=[0, 1])
+
+def test_completes(run): pass
+"""
+    )
+    suite.run().assert_outcomes(passed=1, errors=1)
+    assert suite.states() == {"neutral-s0": "complete", "neutral-s1": "errored"}
+    assert suite.attempts() == {"neutral-s0": 1, "neutral-s1": 3}
+    assert suite.proteus["outcome"] in ("fail", "incomplete")
+
+
+def test_hostile_trees_are_findings_and_the_session_goes_on(suite):
+    suite.write(
+        """
+import pytest
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+KINDS = ["fifo", "nested-git", "deep"]
+pytestmark = [
+    pytest.mark.sweep(episodes=3, seed=[0], harness=["test_it:Hostile"]),
+    pytest.mark.evaluator("units:notes"),
+]
+
+class Hostile(MinimalHarness):
+    name = "hostile"
+    def __init__(self):
+        super().__init__(hostile_at={2: "fifo"})
+
+def test_completes(run):
+    assert run.state == "complete"
+    assert [record["accepted"] for record in run.records] == [True, False, True]
+    assert run.records[1]["violations"]
+    assert run.scores("units:notes")[1] is None
+"""
+    )
+    suite.run().assert_outcomes(passed=1)
+    assert suite.sweep["runs"][0]["violations"] >= 1
+
+
+def test_odd_values_in_gates_are_never_a_pass(suite):
+    suite.write(
+        """
+import pathlib
+import numpy as np
+import pytest
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "3", {1}, pathlib.Path("x"), [1, 2]])
+def test_odd(gate, value):
+    assert not gate("odd", value, at_least=0)
+
+def test_numpy(gate):
+    assert gate("numpy", np.float32(2.0), at_least=np.float64(1.0))
+    assert not gate("twice", 1, at_least=2, blocking=False)
+    assert gate("between", np.int64(3), at_least=2, at_most=4)
+"""
+    )
+    suite.run().assert_outcomes(failed=7, passed=1)
+    verdicts = [gate["verdict"] for gate in suite.proteus["gates"]]
+    assert verdicts.count("unavailable") == 7
+    assert json.dumps(suite.report, allow_nan=False)
+
+
+def test_all_failing_gates_of_a_test_are_told_together(suite):
+    suite.write(
+        "def test_it(gate):\n    gate('a', 1, at_least=2)\n    gate('b', 5, below=3)\n    gate('c', 1, equals=1)\n"
+    )
+    result = suite.run()
+    result.stdout.fnmatch_lines(["*a = 1, wanted at least 2: fail*", "*b = 5, wanted below 3: fail*"])
+    assert [gate["verdict"] for gate in suite.proteus["gates"]] == ["fail", "fail", "pass"]
+
+
+def test_thresholds_after_a_failing_body_are_recorded_and_not_asserted(suite):
+    suite.write(
+        """
+import pytest
+pytestmark = pytest.mark.sweep(episodes=1, seed=[0])
+
+@pytest.mark.evaluator("step", at_least=1000)
+def test_it(run):
+    assert False, "the body's own reason"
+"""
+    )
+    result = suite.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the body's own reason*"])
+    (gate,) = suite.proteus["gates"]
+    assert (gate["verdict"], gate["blocking"]) == ("fail", False)
+
+
+def test_every_episode_is_held_against_a_threshold_that_says_every(suite):
+    suite.write(
+        """
+import pytest
+pytestmark = pytest.mark.sweep(episodes=4, seed=[0])
+
+@pytest.mark.evaluator("units:notes", at_least=10**6, when="every")
+def test_it(run): pass
+"""
+    )
+    suite.run().assert_outcomes(failed=1)
+    assert [gate["name"] for gate in suite.proteus["gates"]] == [f"units:notes[episode {n}]" for n in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of one megabyte, or a skip where nobody may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+DISK = """
+import pytest
+pytestmark = [pytest.mark.sweep(episodes=40, seed=[0, 1], name="disk"), pytest.mark.evaluator("units:notes")]
+
+def test_completes(run):
+    assert run.episodes_complete == 40
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_loses_no_complete_episode(suite, small_disk):
+    suite.write(DISK)
+    (small_disk / "filler").write_bytes(b"x" * 700_000)
+    result = suite.run(f"--proteus-out={small_disk / 'out'}")
+    assert result.ret != 0
+    assert "No space left on device" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()
+    (small_disk / "filler").unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    result = suite.run(f"--proteus-out={small_disk / 'out'}")
+    assert result.ret == 0
+    assert set(suite.states().values()) == {"complete"}
+
+
+def test_a_disk_that_cannot_be_written_is_one_sentence(suite, small_disk):
+    suite.write(DISK)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    result = suite.run(f"--proteus-out={small_disk / 'out'}")
+    assert result.ret == 4
+    assert "Read-only file system" in result.stderr.str()
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
