@@ -74,7 +74,8 @@ class RunResult:
         eval_history: one record an episode (see ``core.records``).
         counters: the adapter's numeric counters, summed over episodes.
         state: ``complete``, ``timeout``, ``abort`` or ``errored``.
-        error_class: as in ``EpisodeResult.error_class``; empty when complete.
+        error_class: as in ``EpisodeResult.error_class``, or ``storage`` when the artifacts could not be written; empty
+            when complete.
     """
 
     name: str

@@ -21,6 +21,7 @@ from pytest_proteus.core.errors import (
     ConfigurationError,
     PhaseTimeout,
     ProteusError,
+    StorageError,
 )
 from pytest_proteus.core.evaluation import EvaluatorRunner, mean_score
 from pytest_proteus.core.goal import EvalResult, GoalContext
@@ -92,7 +93,7 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
         ConfigurationError: ``cfg.root`` holds a run and ``resume`` is not asked for; or it is run elsewhere; or
             ``start`` is not where it stands.
         RecordError: the artifacts contradict each other.
-        ApparatusError: the artifacts cannot be written at all.
+        StorageError: the artifacts cannot be written at all.
     """
     resume = resume or start > 0
     if not resume:
@@ -100,7 +101,7 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
     try:
         transaction = _Run(cfg)
     except OSError as error:
-        raise ApparatusError(_cannot_write(cfg.root, error)) from error
+        raise StorageError(_cannot_write(cfg.root, error)) from error
     with transaction:
         return transaction.go(start)
 
@@ -191,14 +192,14 @@ class _Run:
         try:
             self._open()
         except OSError as error:
-            raise ApparatusError(_cannot_write(self.root, error)) from error
+            raise StorageError(_cannot_write(self.root, error)) from error
         self._check_start(start)
         failure = None
         for step in (self._episodes, self._settle_artifacts):
             try:
                 failure = step() or failure
             except OSError as error:
-                failure = failure or _Failure("apparatus", _cannot_write(self.root, error))
+                failure = failure or _Failure("storage", _cannot_write(self.root, error))
             except ProteusError as error:
                 failure = failure or _Failure("apparatus", str(error))
         return RunResult(

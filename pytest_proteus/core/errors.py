@@ -19,6 +19,10 @@ class ApparatusError(ProteusError):
     """The machinery failed, not the subject: retried within bounds, then ``errored``; never graded."""
 
 
+class StorageError(ApparatusError):
+    """The artifacts cannot be written: once there is room, or a right to write, the run goes on where it stands."""
+
+
 class PhaseTimeout(ProteusError):
     """A phase of the subject ran out of its wall-clock limit: the run ends as ``timeout`` and keeps what it has."""
 

@@ -30,10 +30,13 @@ from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan, Setting, make_plan
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
-from pytest_proteus.sweep.store import CellStore, Stopped
+from pytest_proteus.sweep.store import STORAGE, CellStore, Stopped
 
 if TYPE_CHECKING:
     from pytest_proteus.plugin import SessionIdentity
+
+#: What to do about a disk that cannot be written.
+KEPT = "make room or get the right to write there and run the same command again: every complete episode is kept"
 
 _cell: pytest.StashKey[Cell] = pytest.StashKey()
 _scope: pytest.StashKey[Scope] = pytest.StashKey()
@@ -441,6 +444,8 @@ class SweepSession:
         scope, cell = item.stash[_scope], item.stash[_cell]
         (record,) = self._demand(scope, [cell])
         run = make_run(scope.planned(), cell, scope.cells().out, record)
+        if record.error and record.error["class"] == STORAGE:
+            pytest.fail(f"{run.error}; {KEPT}", pytrace=False)
         if record.state in ("errored", "lost"):
             pytest.fail(f"{cell} ended as {record.state}: {run.error}", pytrace=False)
         if record.state in ("skipped", "not_run"):
@@ -463,8 +468,7 @@ class SweepSession:
             pytest.skip("the session was asked to stop before this cell was begun")
         except OSError as error:
             pytest.fail(
-                f"{error.filename or store.out}: {error.strerror or error}; make room or rights there and run the same "
-                f"command again: every complete episode is kept",
+                f"{error.filename or store.out}: {error.strerror or error}; {KEPT}",
                 pytrace=False,
             )
         except (RecordError, ConfigurationError) as error:

@@ -8,7 +8,6 @@ earlier session it is continued.
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_proteus.core.errors import StorageError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, cell_path, read_cell
 from pytest_proteus.core.records import write_json_atomic
 from pytest_proteus.sweep.execute import run_cell
@@ -31,8 +31,8 @@ POLL = 0.05
 CONTINUED = ("abort", "not_run")
 
 
-#: Errors of a disk rather than of a run: the cell is continued once there is room or a right to write.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+#: Class of an error of the disk rather than of the run.
+STORAGE = "storage"
 
 
 def _ended(record: CellRecord, state: str, error_class: str, kind: str | None, message: str) -> CellRecord:
@@ -163,13 +163,12 @@ class CellStore:
         except KeyboardInterrupt:
             self._finish(_ended(record, "abort", "abort", None, "interrupted"))
             raise
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                return self._finish(_ended(record, "errored", "apparatus", type(error).__name__, str(error)))
-            self._finish(_ended(record, "abort", "apparatus", type(error).__name__, str(error)))
-            raise
+        except (StorageError, OSError) as error:
+            record = _ended(record, "abort", STORAGE, None, str(error))
         except Exception as error:
-            return self._finish(_ended(record, "errored", "apparatus", type(error).__name__, str(error)))
+            record = _ended(record, "errored", "apparatus", type(error).__name__, str(error))
+        if record.error and record.error["class"] == STORAGE:
+            record.state = "abort"  # once there is room the next session continues it
         return self._finish(record)
 
     def _finish(self, record: CellRecord) -> CellRecord:

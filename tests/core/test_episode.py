@@ -379,7 +379,7 @@ def test_a_full_disk_is_one_sentence_and_loses_no_complete_episode(
     monkeypatch.setattr(records_module, "write_all", fills_up)
     result = go(tmp_path / "run", episodes=3)
     monkeypatch.undo()
-    assert (result.state, result.error_class) == ("errored", "apparatus")
+    assert (result.state, result.error_class) == ("errored", "storage")
     assert "No space left on device" in result.error
     assert "\n" not in result.error
     complete = result.episodes_complete

@@ -26,10 +26,12 @@ class Nosy(MinimalHarness):
     name = "nosy"
 
     def run_episode(self, spec):
-        told = subprocess.run([sys.executable, "-c", LOOK, str(spec.root)], cwd=spec.root, capture_output=True, text=True)
+        command = [sys.executable, "-c", LOOK, str(spec.root)]
+        told = subprocess.run(command, cwd=spec.root, capture_output=True, text=True)
         fields = {name: str(value) for name, value in vars(spec).items()}
         with SEEN.open("a") as file:
-            file.write(json.dumps({"told": told.stdout or told.stderr, "spec": fields, "own": dict(os.environ)}) + "\\n")
+            seen = {"told": told.stdout or told.stderr, "spec": fields, "own": dict(os.environ)}
+            file.write(json.dumps(seen) + "\\n")
         return super().run_episode(spec)
 
 
@@ -38,7 +40,7 @@ def secret_measure(trace, ctx):
 
 
 pytestmark = [
-    pytest.mark.sweep(episodes=3, harness=["test_it:Nosy"], arm=[NEUTRAL, review("notes", label="arm-zebra")], seed=[0]),
+    pytest.mark.sweep(episodes=3, harness=["test_it:Nosy"], seed=[0], arm=[NEUTRAL, review("notes", label="arm-zebra")]),
     pytest.mark.evaluator(secret_measure, name="secret-measure"),
     pytest.mark.evaluator("units:tools@observe"),
 ]
