@@ -40,7 +40,7 @@ def secret_measure(trace, ctx):
 
 
 pytestmark = [
-    pytest.mark.sweep(episodes=3, harness=["test_it:Nosy"], seed=[0], arm=[NEUTRAL, review("notes", label="arm-zebra")]),
+    pytest.mark.sweep(episodes=3, harness=["test_it:Nosy"], seed=[0], arm=[NEUTRAL, review("notes", "arm-zebra")]),
     pytest.mark.evaluator(secret_measure, name="secret-measure"),
     pytest.mark.evaluator("units:tools@observe"),
 ]
