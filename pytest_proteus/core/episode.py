@@ -47,7 +47,7 @@ from pytest_proteus.core.records import (
     settle,
     write_json_atomic,
 )
-from pytest_proteus.core.trees import mirror, own_folder, remove
+from pytest_proteus.core.trees import Mirror, own_folder, remove
 
 if TYPE_CHECKING:
     from pytest_proteus.core.snapshot import Scan, SnapshotStore
@@ -163,6 +163,7 @@ class _Run:
         self.adapter = cfg.adapter
         self.staged = bool(getattr(cfg.adapter, "staged_activation", False))
         self.opened = False
+        self.mirror = Mirror(self.live / "traces", self.root / "traces")
         self.records: list[dict[str, Any]] = []
         self.counters: dict[str, Any] = {}
         self.evaluators = EvaluatorRunner(cfg.goal.specs())
@@ -294,6 +295,8 @@ class _Run:
         if self.opened:
             write_json_atomic(eval_history_path(self.root), [history_entry(record) for record in self.records])
         if self.live != self.root:
+            if self.opened:
+                self.mirror.update(whole=True)
             if self.opened and self.store.head():
                 finished = self.root / ".harness.new"
                 remove(finished)
@@ -488,7 +491,7 @@ class _Run:
         if self.staged:
             self._hand_back()
         if self.live != self.root:
-            mirror(self.live / "traces", self.root / "traces")
+            self.mirror.update()
 
     # --------------------------------------------------------------------------------------- staged activation
 

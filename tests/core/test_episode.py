@@ -541,6 +541,25 @@ def test_live_trees_lie_elsewhere_and_end_with_the_artifacts(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path / "run" / "traces")) == ["log1.txt", "log2.txt", "log3.txt"]
 
 
+def test_the_harness_s_own_logs_are_kept_and_nothing_they_point_at(tmp_path: Path) -> None:
+    def log(spec: Any) -> None:
+        traces = spec.root / "traces"
+        with (traces / "all.log").open("a") as stream:
+            stream.write(f"{spec.episode}\n")
+        (traces / "deep" / str(spec.episode)).mkdir(parents=True)
+        (traces / "deep" / str(spec.episode) / "log").write_text("x")
+        (traces / f"link{spec.episode}").symlink_to("/etc/passwd")
+        os.mkfifo(traces / f"pipe{spec.episode}")
+
+    go(tmp_path / "run", TinyHarness({1: log, 2: log}), episodes=2, live_root=tmp_path / "live")
+    kept = tmp_path / "run" / "traces"
+    assert (kept / "all.log").read_text() == "1\n2\n"
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
+        "all.log", "deep/1/log", "deep/2/log", "log1.txt", "log2.txt"
+    ]  # fmt: skip
+    assert not any("link" in name or "pipe" in name for name in os.listdir(kept))
+
+
 def test_a_live_tree_of_a_killed_process_is_rebuilt_whatever_is_in_it(tmp_path: Path) -> None:
     goal = selecting(scored(SCORES))
     go(tmp_path / "a" / "run", episodes=4, goal=goal)
