@@ -80,7 +80,7 @@ def sweep_session(config: pytest.Config) -> SweepSession:
     if _session not in config.stash:
         from pytest_proteus.sweep.session import SweepSession
 
-        config.stash[_session] = SweepSession(config, identity(config))
+        config.stash[_session] = SweepSession(config, identity(config), ours)
         config.pluginmanager.register(config.stash[_session], "proteus-session")
     return config.stash[_session]
 
@@ -99,6 +99,18 @@ def identity(config: pytest.Config) -> SessionIdentity:
             started_at=time.time(),
         )
     return config.stash[_identity]
+
+
+def ours(definitions: Mapping[str, Sequence[Any]]) -> set[str]:
+    """Which of ``OURS`` a test asks for, given its fixture definitions by name; another's ``run`` is not ours."""
+    found = set()
+    for name in OURS & definitions.keys():
+        for definition in reversed(definitions[name]):
+            if definition.func.__module__ == __name__:
+                found.add(name)
+            if name not in definition.argnames:
+                break
+    return found
 
 
 def _active(config: pytest.Config) -> SweepSession | None:
@@ -163,9 +175,10 @@ def gate(request: pytest.FixtureRequest) -> Gates:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> None:
     """Axes that a sweep marker lists become fixtures of its module or class, before the first test is made."""
-    holder = getattr(collector, "obj", None)
-    if "pytestmark" in getattr(holder, "__dict__", ()):
-        sweep_session(collector.config).supply_axes(collector)
+    marks = getattr(getattr(collector, "obj", None), "__dict__", {}).get("pytestmark", ())
+    for mark in marks if isinstance(marks, (list, tuple)) else (marks,):
+        if getattr(mark, "name", "") == "sweep":
+            sweep_session(collector.config).supply_axes(collector)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -182,8 +195,9 @@ def pytest_make_collect_report(
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize the tests of a sweep by its axes."""
-    if not OURS.isdisjoint(metafunc.fixturenames):
-        sweep_session(metafunc.config).generate(metafunc)
+    wanted = ours(metafunc._arg2fixturedefs)
+    if wanted:
+        sweep_session(metafunc.config).generate(metafunc, wanted)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -212,7 +226,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Thresholds and gates are asserted after a passing body, recorded after any other."""
     active = _active(pyfuncitem.config)
-    if active is None or OURS.isdisjoint(pyfuncitem.fixturenames):
+    if active is None or not active.measures(pyfuncitem):
         return (yield)
     try:
         result = yield

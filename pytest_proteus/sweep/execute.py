@@ -78,6 +78,10 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     """
     began = time.perf_counter()
     config = run_config(plan, cell, out, should_stop)
+    reason = preflight(config)
+    if reason:
+        record.state, record.reason = "skipped", reason
+        return record
     with quiet_environment():
         result = _attempts(config, record, should_stop)
     record.state = result.state
@@ -87,6 +91,11 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     record.seconds = (record.seconds or 0.0) + time.perf_counter() - began
     _append_seed_record(plan, cell, out, config, result)
     return record
+
+
+def preflight(config: RunConfig) -> str:
+    """Why the harness cannot run here, in one sentence; empty when it can, and when it does not say."""
+    return str(getattr(config.adapter, "preflight", str)() or "")
 
 
 def _attempts(config: RunConfig, record: CellRecord, should_stop: Callable[[], bool]) -> RunResult:

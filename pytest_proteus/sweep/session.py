@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: What to do about a disk that cannot be written.
 KEPT = "make room or get the right to write there and run the same command again: every complete episode is kept"
 
+_wanted: pytest.StashKey[set[str]] = pytest.StashKey()
 _cell: pytest.StashKey[Cell] = pytest.StashKey()
 _scope: pytest.StashKey[Scope] = pytest.StashKey()
 _gates: pytest.StashKey[Gates] = pytest.StashKey()
@@ -87,10 +88,17 @@ class SweepSession:
     Args:
         config: pytest's.
         identity: the session's id, and which of its processes this is.
+        ours: which of ``run``, ``sweep`` and ``gate`` a test asks for, given its fixture definitions by name.
     """
 
-    def __init__(self, config: pytest.Config, identity: SessionIdentity) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        identity: SessionIdentity,
+        ours: Callable[[Mapping[str, Sequence[Any]]], set[str]],
+    ) -> None:
         self.config = config
+        self._ours = ours
         self.identity = identity
         self.folder = SessionFolder(options.base_folder(config), identity.session)
         self.scopes: dict[str, Scope] = {}
@@ -100,6 +108,7 @@ class SweepSession:
         self._supplied: set[str] = set()
         self._adjusted: set[int] = set()
         self._failures = 0
+        self._current: pytest.Item | None = None
         self._expected: set[str] = set()
         self._reported: set[str] = set()
         self._opened = False
@@ -188,13 +197,20 @@ class SweepSession:
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
-    def generate(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test depend on its sweep's axes, in their order, or on the sweep itself."""
+    def generate(self, metafunc: pytest.Metafunc, wanted: Collection[str]) -> None:
+        """Make a test depend on its sweep's axes, in their order, or on the sweep itself.
+
+        Args:
+            metafunc: the test.
+            wanted: which of ``run``, ``sweep`` and ``gate`` it asks for.
+        """
+        if wanted == {"gate"}:
+            return
         with self._noting():
             scope = self.scope_of(metafunc.definition)
-            if "sweep" in metafunc.fixturenames:
+            if "sweep" in wanted:
                 metafunc.parametrize("sweep", [scope.key], indirect=True, scope="session", ids=[pytest.HIDDEN_PARAM])
-            if "run" in metafunc.fixturenames:
+            if "run" in wanted:
                 grid.extend_closure(metafunc, scope.axes)
                 for axis in scope.axes:
                     self._adjust(axis, grid.visible_definition(metafunc.definition.session, metafunc.definition, axis))
@@ -228,25 +244,28 @@ class SweepSession:
         Raises:
             pytest.UsageError: something is declared wrongly; in a worker the controller raises it.
         """
-        ours = [item for item in grid.iter_functions(items) if self._is_ours(item)]
-        for item in ours:
+        for item in grid.iter_functions(items):
             with self._noting():
-                self._place(session, item)
+                self._place(item)
         for scope in self._distinct():
             with self._noting():
                 self._plan_scope(session, scope)
         self._leave_out(items)
         self._raise_problems()
 
-    def _is_ours(self, item: pytest.Function) -> bool:
-        return not {"run", "sweep", "gate"}.isdisjoint(item.fixturenames)
+    def measures(self, item: pytest.Item) -> bool:
+        """Whether a test belongs to a sweep or holds something against a gate."""
+        return item.stash.get(_wanted, None) is not None
 
     def _distinct(self) -> list[Scope]:
         return list({id(scope): scope for scope in self.scopes.values() if scope.declaration}.values())
 
-    def _place(self, session: pytest.Session, item: pytest.Function) -> None:
-        """Note an item's scope, and its cell if it has one."""
-        if {"run", "sweep"}.isdisjoint(item.fixturenames):
+    def _place(self, item: pytest.Function) -> None:
+        """Note what an item asks for, its scope, and its cell if it has one."""
+        wanted = self._ours(item._fixtureinfo.name2fixturedefs)
+        if wanted:
+            item.stash[_wanted] = wanted
+        if not wanted - {"gate"}:
             return
         scope = item.stash[_scope] = self.scope_of(item)
         for mark in getattr(getattr(item, "callspec", None), "marks", ()):
@@ -255,7 +274,7 @@ class SweepSession:
                     f"{item.nodeid}: pytest.param(marks={mark.name}) would hold for one cell only; put the marker on "
                     f"the module, class or function"
                 )
-        if "run" in item.fixturenames:
+        if "run" in wanted:
             cell = item.stash[_cell] = grid.cell_of(item, scope.axes)
             if cell not in scope.more:
                 scope.more.append(cell)
@@ -348,7 +367,7 @@ class SweepSession:
             return
         if self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"):
             self._print_plans(scopes)
-        if not scopes and not any(self._is_ours(item) for item in grid.iter_functions(session.items)):
+        if not any(self.measures(item) for item in session.items):
             return
         with self._noting():
             self.folder.open()
@@ -400,7 +419,7 @@ class SweepSession:
             if scope is None or scope.plan is None:
                 continue
             plan = scope.plan
-            whole = "sweep" in getattr(item, "fixturenames", ())
+            whole = "sweep" in item.stash[_wanted]
             cells = plan.cells if whole else [item.stash[_cell]]
             nodes[item.nodeid] = {
                 "sweep": plan.name,
@@ -463,7 +482,8 @@ class SweepSession:
     def _demand(self, scope: Scope, cells: Sequence[Cell]) -> list[CellRecord]:
         store = scope.cells()
         try:
-            records = store.demand(cells)
+            with self._untimed():
+                records = store.demand(cells)
         except Stopped:
             pytest.skip("the session was asked to stop before this cell was begun")
         except OSError as error:
@@ -479,6 +499,27 @@ class SweepSession:
                 run = make_run(scope.planned(), cell, store.out, record)
                 scope.node.ihook.pytest_proteus_run_finished(config=self.config, run=run)
         return records
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note which test is being run."""
+        self._current = item
+
+    @contextlib.contextmanager
+    def _untimed(self) -> Iterator[None]:
+        """A time limit of pytest-timeout is one for tests: it does not cut a running cell, and begins anew after it."""
+        item = self._current
+        if item is None or not self.config.pluginmanager.has_plugin("timeout"):
+            yield
+            return
+        import pytest_timeout
+
+        item.ihook.pytest_timeout_cancel_timer(item=item)
+        try:
+            yield
+        finally:
+            settings = pytest_timeout._get_item_settings(item)
+            if settings.timeout and settings.timeout > 0 and not settings.func_only:
+                item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
 
     # --- gates and thresholds -----------------------------------------------------------------------------------------
 

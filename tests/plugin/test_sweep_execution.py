@@ -332,3 +332,43 @@ def test_a_test_that_a_worker_could_not_report_fails_the_session(suite):
         "    record_property('x', numpy.float64(1.5))\n"
     )
     assert suite.run("-n", "2").ret != 0
+
+
+def test_a_time_limit_for_tests_does_not_cut_a_running_cell(suite):
+    slow = COUNTING.replace(
+        "        return super().run_episode(spec)", "        time.sleep(0.6)\n        return super().run_episode(spec)"
+    ).replace("import os, pathlib", "import os, pathlib, time")
+    suite.write(slow + "\ndef test_slow(run):\n    time.sleep(5)\n")
+    result = suite.run("--timeout=1", "-k", "(completes or slow) and neutral and s0")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*Timeout*1.0s*"])
+
+
+def test_fixtures_of_these_names_that_others_define_are_left_alone(suite):
+    suite.write(
+        "import pytest\n\n@pytest.fixture(params=[1, 2])\ndef run(request): return request.param\n\n"
+        "@pytest.fixture\ndef sweep(): return 'broom'\n\ndef test_it(run, sweep): assert sweep == 'broom'\n"
+    )
+    suite.run("-n", "2").assert_outcomes(passed=2)
+    assert "proteus" not in suite.report
+    assert not (suite.folder / ".proteus").exists()
+
+
+def test_a_fixture_that_wraps_run_keeps_its_cell(suite):
+    suite.write(
+        COUNTING
+        + "\n@pytest.fixture\ndef run(run):\n    return run\n\ndef test_wrapped(run):\n    assert run.episodes == 2\n"
+    )
+    suite.run("-k", "wrapped").assert_outcomes(passed=6)
+
+
+def test_a_harness_that_cannot_run_here_is_skipped_with_its_reason(suite):
+    text = COUNTING.replace(
+        '    name = "counting"', "    name = \"counting\"\n\n    def preflight(self):\n        return 'no such agent'"
+    )
+    suite.write(text)
+    result = suite.run("-k", "completes")
+    result.assert_outcomes(skipped=6)
+    assert set(suite.states().values()) == {"skipped:no such agent"}
+    assert suite.proteus["outcome"] == "incomplete"
+    assert result.ret == 1
