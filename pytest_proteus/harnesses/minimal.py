@@ -49,21 +49,23 @@ _FEEDBACK = re.compile(r"^- (.+?): -?\d+\.\d+", re.MULTILINE)
 def mock_policy(phase: str, prompt: str, episode: int, rng: random.Random) -> list[Action]:
     """What the mock agent does: it leans towards the surface that the prompt names, and answers visible feedback.
 
-    A prompt that speaks of ``your notes`` or ``your tools`` raises writing to that surface in ``act``, and makes
-    ``reflect`` revise its index. Results shown in ``observe`` are answered with one more unit of the surface that the
-    first evaluator naming one names, else of ``notes``.
+    A prompt that speaks of ``your notes`` or ``your tools`` raises writing to that surface in ``act``; in ``reflect``
+    one more is added, or, where the prompt asks to look through them, their index is revised. Results shown in
+    ``observe`` are answered with one more unit of the surface that the first evaluator naming one names, else of
+    ``notes``.
     """
-    leaning = _LEANING.findall(prompt)
+    leaning = list(dict.fromkeys(_LEANING.findall(prompt)))
     if phase == "observe":
         return [("read_state", None, "looked at what is here"), *_answer(prompt, episode)]
     if phase == "act":
         surface = "notes" if rng.random() < 0.5 else "tools"
         actions = [_write(surface, f"{surface[:-1]}_e{episode}")]
-        for name in dict.fromkeys(leaning):
+        for name in leaning:
             actions += [_write(name, f"{name[:-1]}_e{episode}_{k}") for k in range(rng.randint(1, 2))]
         return actions
     if phase == "reflect":
-        return [_write(name, "index") for name in dict.fromkeys(leaning)]
+        stem = "index" if "look through" in prompt else f"lesson_e{episode}"
+        return [_write(name, stem) for name in leaning]
     return []
 
 

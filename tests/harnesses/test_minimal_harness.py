@@ -84,6 +84,16 @@ def test_a_disposition_raises_writing_to_its_surface(tmp_path, surface, arm):
     assert counts[1] >= counts[0] + 16
 
 
+def test_reviewing_revises_and_recording_adds(tmp_path):
+    names = []
+    for arm in (review, record):
+        root = started(tmp_path / arm.__name__, MinimalHarness())
+        grow(root, range(1, 3), suffix=arm("notes").prompt_suffix)
+        names.append(set(os.listdir(root / "harness" / "notes")))
+    assert names[0] - names[1] == {"index.md"}
+    assert names[1] - names[0] == {"lesson_e1.md", "lesson_e2.md"}
+
+
 def test_visible_feedback_is_answered_on_the_surface_that_it_names(tmp_path):
     root = started(tmp_path, MinimalHarness())
     MinimalHarness().run_episode(spec(root, feedback="Results of your previous episode:\n- units:tools: 2.000\n"))
