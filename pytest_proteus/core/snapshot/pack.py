@@ -182,3 +182,16 @@ def rows_of(data: bytes) -> list[tuple[bytes, int, int]]:
         rows.append((object_id(KINDS[kind], b"".join(content)), binascii.crc32(data[at:end]), at))
         at = end
     return rows
+
+
+def read_all(data: bytes, offsets: Sequence[tuple[bytes, int]]) -> list[Packed] | None:
+    """Every object of a pack as it is, given its index; None when there are deltas among them."""
+    ordered = sorted(offsets, key=lambda item: item[1])
+    ends = [offset for _, offset in ordered[1:]] + [len(data) - 20]
+    out = []
+    for (oid, offset), end in zip(ordered, ends, strict=True):
+        kind, size, start = read_header(data, offset)
+        if kind not in KINDS:
+            return None
+        out.append(Packed(kind, oid, size, data[start:end]))
+    return out

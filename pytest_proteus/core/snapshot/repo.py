@@ -1,8 +1,7 @@
 """The bare repository of one run: where its objects, its one branch and its failed candidates are kept.
 
-Reads and writes files of git's own formats in this process. ``git`` itself is started for one thing only: an
-object in a form that this module does not read (a delta, after somebody repacked). It then sees the bare repository
-with a configuration of ours and an environment without a single ``GIT_`` variable, never the subject's files.
+Reads and writes files of git's own formats in this process. Only objects that this module does not read (deltas, after
+somebody repacked) are asked of a ``git`` process, and only the bare repository is shown to it.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_proteus.core.snapshot import pack
+from pytest_proteus.core.snapshot.catfile import CatFile
 from pytest_proteus.core.snapshot.objects import Commit, Node, SnapshotError, load_node, parse_commit
 
 BRANCH = b"refs/heads/main"
@@ -109,7 +109,7 @@ class Repository:
         self._where: dict[bytes, tuple[bytes, int]] | None = None
         self._loaded: set[bytes] = set()
         self._data: dict[bytes, bytes | mmap.mmap] = {}
-        self._git: Any = None
+        self._git: CatFile | None = None
 
     # -- making and repairing ------------------------------------------------------------------------------------
 
@@ -160,6 +160,31 @@ class Repository:
         for suffix in (b".idx", b".pack"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(stem + suffix)
+
+    def compact(self, least: int) -> None:
+        """Make one pack of all packs when there are ``least`` or more; objects stay as they are.
+
+        Kill-safe: the old packs go when the new one is on the disk. Packs with deltas are left to git.
+        """
+        stems = [self.packs + b"/" + name[:-5] for name in os.listdir(self.packs) if name.endswith(b".pack")]
+        if len(stems) < least:
+            return
+        objects: dict[bytes, pack.Packed] = {}
+        for stem in stems:
+            found = pack.read_all(_read_file(stem + b".pack"), pack.read_index(stem + b".idx"))
+            if found is None:
+                return
+            objects.update((item.oid, item) for item in found)
+        self._data.clear()
+        written = pack.write_pack(self.packs, [objects[oid] for oid in sorted(objects)])
+        for fd in written.unflushed:
+            os.fsync(fd)
+            os.close(fd)
+        for stem in stems:
+            if stem != written.stem:
+                os.unlink(stem + b".idx")
+                os.unlink(stem + b".pack")
+        self._where = None
 
     # -- refs ----------------------------------------------------------------------------------------------------
 
@@ -277,45 +302,28 @@ class Repository:
         """
         found = self._locate(oid)
         if found is not None:
-            data = self._pack_data(found[0])
-            kind, size, start = pack.read_header(data, found[1])
-            if kind in pack.KINDS:
+            content = self._unpack(oid, *found)
+        else:
+            name = oid.hex().encode()
+            loose = _read_file(self.dir + b"/objects/" + name[:2] + b"/" + name[2:])
+            content = zlib.decompress(loose).partition(b"\0")[2] if loose else None
+        if content is None:
+            raise SnapshotError(f"{self.path} does not hold the object {oid.hex()}")
+        return content
+
+    def _unpack(self, oid: bytes, stem: bytes, offset: int) -> bytes | None:
+        """Content of an object in a pack; None when the pack is damaged there."""
+        data = self._pack_data(stem)
+        kind, size, start = pack.read_header(data, offset)
+        if kind in pack.KINDS:
+            try:
                 content = zlib.decompressobj().decompress(data[start : start + size + (size >> 9) + 64])
-                if len(content) == size:
-                    return content
-        name = oid.hex().encode()
-        loose = _read_file(self.dir + b"/objects/" + name[:2] + b"/" + name[2:])
-        if loose:
-            return zlib.decompress(loose).partition(b"\0")[2]
-        return self._read_by_git(oid)
-
-    def _read_by_git(self, oid: bytes) -> bytes:
-        """Ask git for an object, once more of the kind that only git reads."""
-        missing = SnapshotError(f"{self.path} does not hold the object {oid.hex()}")
-        if not self.exists():
-            raise missing
+            except zlib.error:
+                return None
+            return content if len(content) == size else None
         if self._git is None:
-            self._git = self._open_git()
-        try:
-            return bytes(self._git.odb.stream(oid).read())
-        except Exception as error:
-            raise missing from error
-
-    def _open_git(self) -> Any:
-        try:
-            import git
-        except ImportError as error:
-            raise SnapshotError(
-                f"{self.path} was repacked and reading it needs the git command, which is not on PATH: install git"
-            ) from error
-        if _read_file(self.dir + b"/config") != _CONFIG:
-            replace_file(self.dir + b"/config", _CONFIG)
-        repo = git.Repo(self.path, odbt=git.GitCmdObjectDB)
-        clean = {name: None for name in os.environ if name.startswith("GIT_")}
-        repo.git.update_environment(
-            **clean, GIT_DIR=str(self.path), GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_NOSYSTEM="1"
-        )
-        return repo
+            self._git = CatFile(self.dir)
+        return self._git.read(oid)
 
     def commit(self, oid: bytes) -> Commit:
         """Read a commit."""

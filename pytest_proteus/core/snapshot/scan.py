@@ -35,9 +35,6 @@ from pytest_proteus.core.snapshot.objects import (
     walk,
 )
 
-#: A file whose times are younger than this when the walk starts is read again next time: a second edit may
-#: leave the same times behind. Not needed where each change gets a time of its own.
-RACY_NS = 20_000_000
 LISTED_VIOLATIONS = 100
 
 _Key = tuple[int, int, int, int, int]
@@ -182,7 +179,8 @@ class Scanner:
         has: whether an object is stored already.
         limits: how large the tree may be.
         paranoid: read every file every time.
-        fine_times: each change of a file gets a time of its own once the last one was looked at.
+        racy_ns: a file whose times are younger than this when a walk starts is read again at the next: a second edit
+            may have left the same times behind. 0 where each change gets a time of its own.
         lenient: keep every file and link that can be read, as in trees that are not going to be snapshots.
     """
 
@@ -193,7 +191,7 @@ class Scanner:
         limits: Limits,
         *,
         paranoid: bool,
-        fine_times: bool,
+        racy_ns: int,
         lenient: bool = False,
     ) -> None:
         self.root = root
@@ -202,7 +200,7 @@ class Scanner:
         self._limits = limits
         self._paranoid = paranoid
         self._lenient = lenient
-        self._racy_ns = 0 if fine_times else RACY_NS
+        self._racy_ns = racy_ns
         self._top = _Folder()
         self.refused: frozenset[bytes] = frozenset()
 

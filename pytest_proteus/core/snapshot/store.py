@@ -35,6 +35,8 @@ from pytest_proteus.core.snapshot.restore import Bin, Writer, materialize
 from pytest_proteus.core.snapshot.scan import Limits, Scan, Scanner, reader
 
 _EMPTY_FOLDER = "empty folder: "
+#: From this number of packs on, closing a store makes one of them.
+MANY_PACKS = 50
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ class SnapshotStore(Reader):
         self._head = self.repo.head()
         self._history = self._read_history()
         self._accepted: Node | None = None if self._head else EMPTY
-        fine = os.path.isdir(near) and has_fine_times(near)
-        self._scanner = Scanner(self._work, self.repo.has, limits or Limits(), paranoid=paranoid, fine_times=fine)
+        window = racy_window(near if os.path.isdir(near) else self.repo.dir)
+        self._scanner = Scanner(self._work, self.repo.has, limits or Limits(), paranoid=paranoid, racy_ns=window)
         self._latest: Scan | None = None
 
     @classmethod
@@ -399,6 +401,7 @@ class SnapshotStore(Reader):
         self._close_index()
         with contextlib.suppress(OSError):
             self._bin.empty()
+            self.repo.compact(MANY_PACKS)
         super().close()
 
     def _close_index(self) -> None:
@@ -417,16 +420,22 @@ def _new_trees(old: Node, new: Node) -> Iterable[bytes]:
             todo += [(old.dirs.get(name, EMPTY), node) for name, node in new.dirs.items()]
 
 
-def has_fine_times(folder: bytes) -> bool:
-    """Whether each change of a file in this folder gets a time of its own, as Linux 6.13 and newer can."""
+def racy_window(folder: bytes) -> int:
+    """For how many nanoseconds two changes of a file in this folder may get the same time.
+
+    0 where each change gets a time of its own once the last was looked at (Linux 6.13 and newer, usual file systems),
+    else a multiple of the kernel's tick, or of the seconds that a file system counts in.
+    """
     path = folder + b"/tmp_times"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        seen = set()
+        seen = []
         for _ in range(24):
             os.write(fd, b".")
-            seen.add(os.fstat(fd).st_mtime_ns)
-        return len(seen) == 24
+            seen.append(os.fstat(fd).st_mtime_ns)
     finally:
         os.close(fd)
         os.unlink(path)
+    if len(set(seen)) == len(seen):
+        return 0
+    return 20_000_000 if any(moment % 1_000_000_000 for moment in seen) else 4_000_000_000
