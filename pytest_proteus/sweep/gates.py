@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,6 +107,8 @@ class Gates:
         sweep: name of its sweep, or None.
         arm: label of its arm, where it runs in one cell.
         write: takes each entry as soon as it is decided.
+        verdicts: what was decided so far.
+        attempt: marks the entries of one attempt at the test; a report keeps those of the last.
     """
 
     nodeid: str
@@ -113,6 +116,7 @@ class Gates:
     arm: str | None
     write: Callable[[dict[str, Any]], None]
     verdicts: list[Verdict] = field(default_factory=list)
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _told: list[tuple[str, str]] = field(default_factory=list)
 
     def __call__(
@@ -158,6 +162,7 @@ class Gates:
         verdict = decide(name, value, threshold.op, threshold.bound, blocking=blocking)
         entry: dict[str, Any] = dict.fromkeys(FIELDS)
         entry.update(
+            attempt=self.attempt,
             nodeid=self.nodeid,
             name=name,
             source=source,

@@ -30,7 +30,7 @@ from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan, Setting, make_plan
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
-from pytest_proteus.sweep.store import STORAGE, CellStore, Stopped
+from pytest_proteus.sweep.store import STORAGE, CellStore, Stopped, settle_lost
 
 if TYPE_CHECKING:
     from pytest_proteus.plugin import SessionIdentity
@@ -557,7 +557,7 @@ class SweepSession:
         if gates is None:
             return
         failures = gates.failures()
-        gates.verdicts.clear()
+        del item.stash[_gates]  # a test that is run again decides anew
         if passed and failures:
             pytest.fail("\n".join(failures), pytrace=False)
 
@@ -652,6 +652,7 @@ class SweepSession:
         """
         self.progress.stop()
         self._wait_for_workers()
+        self._settle_lost()
         missing = self._expected - self._reported
         if missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -672,6 +673,14 @@ class SweepSession:
             return
         json_report["proteus"] = self.report
         json_report.get("tests", []).sort(key=lambda test: test["nodeid"])
+
+    def _settle_lost(self) -> None:
+        """Account for cells whose worker died. After an interrupt they were only cut short: a later session goes on."""
+        if (self.folder.path / "interrupt").exists():
+            return
+        for _, out in self._sweeps():
+            with contextlib.suppress(OSError, RecordError):
+                settle_lost(out, self.identity.session)
 
     def _wait_for_workers(self) -> None:
         """After an interrupt, give workers a moment to write how their cells ended."""

@@ -41,6 +41,24 @@ def _ended(record: CellRecord, state: str, error_class: str, kind: str | None, m
     return record
 
 
+def _lost(record: CellRecord) -> CellRecord:
+    told = "the process that ran this cell died; --proteus-retry=lost runs it again"
+    return _ended(record, "lost", "lost", None, told)
+
+
+def settle_lost(out: Path, session: str) -> None:
+    """At the end of ``session``, write down as ``lost`` every cell that it began and that nobody is running any more.
+
+    Its process died and no other test asked for the cell after that.
+    """
+    for path in sorted((out / "cells").glob("*.json")):
+        with _try_lock(path.with_suffix(".lock")) as mine:
+            record = read_cell(out, path.stem)
+            if mine and record is not None and record.state == RUNNING and record.session == session:
+                record.settled_by = session
+                write_json_atomic(path, _lost(record).to_json())
+
+
 class Stopped(Exception):
     """The session was asked to stop before this cell was begun."""
 
@@ -150,8 +168,7 @@ class CellStore:
         run_id = self.plan.run_ids[cell]
         record = earlier or CellRecord(run_id, started_at=time.time())
         if record.state == RUNNING and record.session == self.folder.session:
-            told = "the process that ran this cell died; --proteus-retry=lost runs it again"
-            return self._finish(_ended(record, "lost", "lost", None, told))
+            return self._finish(_lost(record))
         if earlier is None or earlier.state in ("errored", "lost", "skipped"):
             record.attempts += 1
         record.state, record.error, record.reason, record.settled_by = RUNNING, None, "", ""

@@ -1,0 +1,130 @@
+"""Reports of real sessions."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from pytest_proteus.report.models import SCHEMA_PATH
+
+CLOCKS = {"id", "started_at", "finished_at", "seconds", "working_seconds", "argv", "workers", "created_at", "out"}
+
+
+@pytest.fixture
+def session(pytester, monkeypatch):
+    """Run a suite in a process of its own; gives pytest's result and our part of its JSON report."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+    def run(*words):
+        result = pytester.runpytest_subprocess("-p", "proteus", "--json-report", "--json-report-file=r.json", *words)
+        return result, json.loads((pytester.path / "r.json").read_text())["proteus"]
+
+    return run
+
+
+def without_clocks(value):
+    if isinstance(value, dict):
+        return {key: without_clocks(item) for key, item in value.items() if key not in CLOCKS}
+    return [without_clocks(item) for item in value] if isinstance(value, list) else value
+
+
+SUITE = """
+    import pytest
+
+    pytestmark = [
+        pytest.mark.sweep(episodes=2, seed=[0, 1], arm=["neutral", "review:notes"]),
+        pytest.mark.evaluator("units:notes", at_least=0),
+        pytest.mark.evaluator("raises:it", name="raises"),
+    ]
+
+    def test_completes(run):
+        assert run.episodes_complete == 2
+
+    def test_whole(sweep, gate):
+        gate("cells", len(sweep.runs), equals=4)
+        gate("too many", len(sweep.runs), at_most=3, blocking=False)
+"""
+
+
+@pytest.fixture
+def suite(pytester):
+    pytester.makepyfile(raises="def it(trace, ctx): raise OSError('no')", test_it=SUITE)
+    pytester.syspathinsert()
+
+
+def test_the_report_of_a_session_keeps_to_the_schema(session, suite):
+    result, report = session()
+    assert result.ret == 0
+    jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).validate(report)
+
+
+def test_an_evaluator_that_failed_is_missing_and_not_zero(session, suite):
+    _, report = session()
+    for run in report["sweeps"][0]["runs"]:
+        assert run["evaluators"]["raises"]["scores"] == [None, None]
+        assert "OSError" in run["evaluators"]["raises"]["errors"][0]
+    assert report["sweeps"][0]["arms"]["neutral"]["metrics"]["raises"]["n_missing"] == 2
+
+
+def test_each_bound_of_each_test_is_a_gate(session, suite):
+    _, report = session()
+    whole = {gate["name"]: gate["verdict"] for gate in report["gates"] if gate["source"] == "gate"}
+    assert whole == {"cells": "pass", "too many": "fail"}
+    assert [gate["arm"] for gate in report["gates"] if gate["name"] == "units:notes"] == ["neutral"] * 2 + [
+        "review_notes"
+    ] * 2
+    assert report["outcome"] == "pass"
+
+
+def test_the_report_in_the_sweep_folder_is_that_of_the_session(session, suite, pytester):
+    _, report = session()
+    (path,) = pytester.path.glob(".proteus/*/*/report.json")
+    assert json.loads(path.read_text()) == report
+
+
+def test_one_process_and_two_workers_give_one_report(session, suite):
+    _, alone = session("--proteus-out=alone")
+    _, shared = session("-n", "2", "--proteus-out=shared")
+    assert without_clocks(shared) == without_clocks(alone)
+
+
+def test_a_gate_that_passes_when_its_test_is_run_again_has_passed(session, pytester):
+    pytester.makepyfile("""
+        import pytest
+        pytestmark = pytest.mark.sweep(episodes=1, seed=[0])
+        tried = []
+        def test_flaky(run, gate):
+            tried.append(1)
+            gate("tried", len(tried), at_least=2)
+    """)
+    result, report = session("--reruns", "1")
+    assert result.ret == 0
+    assert [(gate["value"], gate["verdict"]) for gate in report["gates"]] == [(2, "pass")]
+    assert report["outcome"] == "pass"
+
+
+def test_a_worker_that_dies_takes_nothing_of_the_report_along(session, pytester):
+    pytester.makepyfile(
+        mine="""
+            from pytest_proteus.harnesses.minimal import MinimalHarness
+            class Fragile(MinimalHarness):
+                def __init__(self):
+                    super().__init__(crash_at=[(1, 2)])
+        """,
+        test_it="""
+            import pytest
+            pytestmark = pytest.mark.sweep(episodes=2, seed=range(3), harness=["mine:Fragile"])
+            def test_completes(run):
+                pass
+        """,
+    )
+    pytester.syspathinsert()
+    result, report = session("-n", "2")
+    assert result.ret == 1
+    ledger = report["sweeps"][0]["ledger"]
+    assert (ledger["planned"], ledger["complete"], ledger["lost"]) == (3, 2, 1)
+    assert report["outcome"] == "fail"
+    lost = report["sweeps"][0]["runs"][1]
+    assert (lost["state"], lost["episodes_complete"]) == ("lost", 1)
