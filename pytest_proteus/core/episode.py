@@ -47,7 +47,7 @@ from pytest_proteus.core.records import (
     settle,
     write_json_atomic,
 )
-from pytest_proteus.core.trees import Mirror, own_folder, remove
+from pytest_proteus.core.trees import mirror, own_folder, remove
 
 if TYPE_CHECKING:
     from pytest_proteus.core.snapshot import Scan, SnapshotStore
@@ -70,6 +70,9 @@ PENDING_CANDIDATE_VERSION = 1
 #: How a run ends when an episode did not complete, by ``EpisodeResult.error_class``.
 _STATES = {"apparatus": "errored", "configuration": "errored", "timeout": "timeout", "abort": "abort"}
 _SHOWN_VIOLATIONS = 5
+
+#: How often the logs below a live root are copied to the artifacts while the run goes on; at its end they are anyway.
+MIRROR_SECONDS = 1.0
 
 
 def completed_episodes(cfg: RunConfig) -> int:
@@ -163,7 +166,7 @@ class _Run:
         self.adapter = cfg.adapter
         self.staged = bool(getattr(cfg.adapter, "staged_activation", False))
         self.opened = False
-        self.mirror = Mirror(self.live / "traces", self.root / "traces")
+        self.mirrored = time.monotonic()
         self.records: list[dict[str, Any]] = []
         self.counters: dict[str, Any] = {}
         self.evaluators = EvaluatorRunner(cfg.goal.specs())
@@ -221,6 +224,7 @@ class _Run:
 
         git_dir = self.root / ".snapshot.git"
         if self.live != self.root:
+            self._mirror()  # what a killed process logged and could not keep
             remove(self.live)
             self.live.mkdir(parents=True)
         for folder in (self.harness, self.live / "traces"):
@@ -272,6 +276,11 @@ class _Run:
             raise ConfigurationError(f"the initial tree of harness {self.adapter.name!r} is refused: {_summary(scan)}")
         self.store.publish(self.store.prepare(scan, 0, label="seeded harness"))
 
+    def _mirror(self) -> None:
+        """Keep the harness's own logs with the artifacts."""
+        mirror(self.live / "traces", self.root / "traces")
+        self.mirrored = time.monotonic()
+
     def _put_back(self, scan: Scan) -> None:
         """Make the work tree the last accepted state again."""
         own_folder(self.harness)
@@ -296,7 +305,7 @@ class _Run:
             write_json_atomic(eval_history_path(self.root), [history_entry(record) for record in self.records])
         if self.live != self.root:
             if self.opened:
-                self.mirror.update(whole=True)
+                self._mirror()
             if self.opened and self.store.head():
                 finished = self.root / ".harness.new"
                 remove(finished)
@@ -490,8 +499,8 @@ class _Run:
         self.progress.append(record)
         if self.staged:
             self._hand_back()
-        if self.live != self.root:
-            self.mirror.update()
+        if self.live != self.root and time.monotonic() - self.mirrored > MIRROR_SECONDS:
+            self._mirror()
 
     # --------------------------------------------------------------------------------------- staged activation
 

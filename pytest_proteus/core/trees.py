@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-#: Deepest folder below the source, and largest file in bytes, that a ``Mirror`` copies.
+#: Deepest folder below the source, and largest file in bytes, that ``mirror`` copies.
 MIRROR_DEPTH, MIRROR_BYTES = 8, 64 * 1024 * 1024
 
 
@@ -37,46 +37,31 @@ def own_folder(path: Path) -> None:
         path.mkdir()
 
 
-class Mirror:
-    """Copies plain files below ``source`` to ``target``, bounded in depth and size; follows and reads nothing else."""
+def mirror(source: Path, target: Path) -> None:
+    """Copy what is new or changed of the plain files below ``source`` to ``target``, bounded in depth and size.
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self._source, self._target = source, target
-        self._known: set[str] = set()
-        self._folders: dict[str, int] = {}
-
-    def update(self, *, whole: bool = False) -> None:
-        """Copy the files that are new, at a cost that does not grow with those there; ``whole``: changed ones, too."""
-        self._target.mkdir(exist_ok=True)
-        todo = [] if self._source.is_symlink() else [(self._source, self._target, 0)]
-        while todo:
-            here, there, depth = todo.pop()
-            with contextlib.suppress(OSError), os.scandir(here) as items:
-                for item in items:
-                    if item.is_dir(follow_symlinks=False):
-                        if depth < MIRROR_DEPTH and (self._moved(item) or whole):
-                            (there / item.name).mkdir(exist_ok=True)
-                            todo.append((here / item.name, there / item.name, depth + 1))
-                    elif whole or item.path not in self._known:
-                        self._known.add(item.path)
-                        _copy(item, there / item.name)
-
-    def _moved(self, folder: os.DirEntry[str]) -> bool:
-        """Whether names came to a folder or went since the last time."""
-        before = self._folders.get(folder.path)
-        self._folders[folder.path] = now = folder.stat(follow_symlinks=False).st_mtime_ns
-        return now != before
+    Links are not followed, and nothing else than plain files is opened; what cannot be read is left out.
+    """
+    target.mkdir(exist_ok=True)
+    todo = [] if source.is_symlink() else [(source, target, 0)]
+    while todo:
+        here, there, depth = todo.pop()
+        with contextlib.suppress(OSError), os.scandir(here) as items:
+            for item in items:
+                seen = item.stat(follow_symlinks=False)
+                if stat.S_ISDIR(seen.st_mode) and depth < MIRROR_DEPTH:
+                    (there / item.name).mkdir(exist_ok=True)
+                    todo.append((here / item.name, there / item.name, depth + 1))
+                elif stat.S_ISREG(seen.st_mode) and seen.st_size <= MIRROR_BYTES:
+                    _copy(here / item.name, there / item.name, seen)
 
 
-def _copy(item: os.DirEntry[str], target: Path) -> None:
-    seen = item.stat(follow_symlinks=False)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_size > MIRROR_BYTES:
-        return
+def _copy(source: Path, target: Path, seen: os.stat_result) -> None:
     with contextlib.suppress(FileNotFoundError):
         kept = target.lstat()
         if kept.st_size == seen.st_size and kept.st_mtime_ns == seen.st_mtime_ns:
             return
-    fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
         data = stream.read(MIRROR_BYTES)
     target.write_bytes(data)
