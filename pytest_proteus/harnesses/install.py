@@ -27,6 +27,9 @@ FOLDER_VARIABLE = "PYTEST_PROTEUS_AGENTS"
 #: The Node that runs the agents which need one, and npm while it installs them.
 NODE_VERSION = "22.23.3"
 
+#: Where root installs, and where everybody looks after the folder of their own.
+_SHARED_FOLDER = Path("/opt/coding-agents")
+
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -74,12 +77,12 @@ def agents_folder() -> Path:
     root installs."""
     moved = os.environ.get(FOLDER_VARIABLE)
     if moved:
-        return Path(moved).absolute()
+        return Path(moved).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME")
     if data:
         return Path(data) / "coding-agents"
     if os.geteuid() == 0:
-        return Path("/opt/coding-agents")
+        return _SHARED_FOLDER
     return Path.home() / ".local" / "share" / "coding-agents"
 
 
@@ -126,6 +129,9 @@ def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
         name: a name in ``PACKAGES``.
         explicit: the agent's executable or script.
 
+    Folders in which agents are looked for: that of ``agents_folder``, then the one that root installs into, unless
+    ``$PYTEST_PROTEUS_AGENTS`` names the only one.
+
     Raises:
         ConfigurationError: an unknown name, no agent there, or a Node that is too old for it.
     """
@@ -135,9 +141,10 @@ def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
         if not path.is_file():
             raise ConfigurationError(f"agent {name}: there is no file {path}; give the path of its executable")
         return _found(name, path, "given")
-    script = _agent_folder(name) / "node_modules" / package.package / package.entry
-    if script.is_file():
-        return _found(name, script, "installed")
+    for folder in _lookup_folders():
+        script = folder / _agent_folder(name).name / "node_modules" / package.package / package.entry
+        if script.is_file():
+            return _found(name, script, "installed")
     on_path = shutil.which(package.command)
     if on_path:
         return _found(name, Path(on_path), "path")
@@ -169,9 +176,18 @@ def _node_package() -> str:
     return f"node-linux-{machine}"
 
 
+def _lookup_folders() -> list[Path]:
+    if os.environ.get(FOLDER_VARIABLE):
+        return [agents_folder()]
+    return list(dict.fromkeys((agents_folder(), _SHARED_FOLDER)))
+
+
 def _installed_node() -> Path | None:
-    found = sorted((_node_folder() / "node_modules").glob("node-*/bin/node"))
-    return found[0] if found else None
+    for folder in _lookup_folders():
+        found = sorted((folder / _node_folder().name / "node_modules").glob("node-*/bin/node"))
+        if found:
+            return found[0]
+    return None
 
 
 def _install_once(folder: Path, spec: str, say: Callable[[str], None]) -> None:

@@ -138,6 +138,15 @@ def test_a_node_that_is_too_old_is_refused(machine, tmp_path):
         find_agent("pi", tmp_path / "cli.js")
 
 
+def test_what_root_installed_is_found_by_everybody(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SHARED_FOLDER", tmp_path / "agents")
+    install(["pi"], say=lambda line: None)
+    monkeypatch.delenv("PYTEST_PROTEUS_AGENTS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "mine"))
+    found = find_agent("pi")
+    assert all(part.startswith(str(tmp_path / "agents")) for part in found.argv)
+
+
 def test_an_explicit_executable_is_used_as_it_is(machine, tmp_path):
     found = find_agent("pi", script(tmp_path / "wrapper", "#!/bin/sh\n"))
     assert (found.argv, found.version, found.source) == ((str(tmp_path / "wrapper"),), "", "given")

@@ -163,13 +163,13 @@ def test_the_stop_signal_comes_when_the_time_is_over():
         "signal.signal(signal.SIGINT, end)\n"
         "while True: time.sleep(60)"
     )
-    outcome = python(code, timeout=1.0, stop_signal=signal.SIGINT, grace=20)
+    outcome = python(code, timeout=3.0, stop_signal=signal.SIGINT, grace=20)
     assert (outcome.timed_out, outcome.returncode, outcome.stdout) == (True, 5, "stopped\n")
 
 
 def test_a_command_that_ignores_the_stop_signal_is_killed():
     code = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nwhile True: time.sleep(60)"
-    outcome = python(code, timeout=0.5, grace=0.1)
+    outcome = python(code, timeout=3.0, grace=0.1)
     assert (outcome.timed_out, outcome.returncode) == (True, -9)
 
 
@@ -191,7 +191,7 @@ def test_stopping_the_supervisor_does_not_hang(monkeypatch, tmp_path):
         "while True: time.sleep(60)"
     )
     with pytest.raises(ApparatusError, match="ended without a report"):
-        python(code, tmp_path / "pid", timeout=2.0, grace=0)
+        python(code, tmp_path / "pid", timeout=4.0, grace=0)
     assert wait_until_dead(wait_for_file(tmp_path / "pid"))
 
 
