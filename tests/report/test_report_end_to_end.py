@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import textwrap
 
 import jsonschema
 import pytest
@@ -48,46 +52,57 @@ SUITE = """
 """
 
 
-@pytest.fixture
-def suite(pytester):
-    pytester.makepyfile(raises="def it(trace, ctx): raise OSError('no')", test_it=SUITE)
-    pytester.syspathinsert()
+def run_suite(folder, *words):
+    """Run the suite above in a process of its own; gives its exit status and our part of its report."""
+    (folder / "raises.py").write_text("def it(trace, ctx): raise OSError('no')")
+    (folder / "test_it.py").write_text(textwrap.dedent(SUITE))
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    options = ["-p", "proteus", "-p", "no:cacheprovider", "--json-report", "--json-report-file=r.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *words], cwd=folder, env=env, check=False, stdout=subprocess.DEVNULL
+    )
+    return done.returncode, json.loads((folder / "r.json").read_text())["proteus"]
 
 
-def test_the_report_of_a_session_keeps_to_the_schema(session, suite):
-    result, report = session()
-    assert result.ret == 0
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The suite run in one process: folder, exit status, report."""
+    folder = tmp_path_factory.mktemp("alone")
+    return folder, *run_suite(folder)
+
+
+def test_the_report_of_a_session_keeps_to_the_schema(alone):
+    _, status, report = alone
+    assert status == 0
     jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).validate(report)
 
 
-def test_an_evaluator_that_failed_is_missing_and_not_zero(session, suite):
-    _, report = session()
+def test_an_evaluator_that_failed_is_missing_and_not_zero(alone):
+    report = alone[2]
     for run in report["sweeps"][0]["runs"]:
         assert run["evaluators"]["raises"]["scores"] == [None, None]
         assert "OSError" in run["evaluators"]["raises"]["errors"][0]
     assert report["sweeps"][0]["arms"]["neutral"]["metrics"]["raises"]["n_missing"] == 2
 
 
-def test_each_bound_of_each_test_is_a_gate(session, suite):
-    _, report = session()
+def test_each_bound_of_each_test_is_a_gate(alone):
+    report = alone[2]
     whole = {gate["name"]: gate["verdict"] for gate in report["gates"] if gate["source"] == "gate"}
     assert whole == {"cells": "pass", "too many": "fail"}
-    assert [gate["arm"] for gate in report["gates"] if gate["name"] == "units:notes"] == ["neutral"] * 2 + [
-        "review_notes"
-    ] * 2
+    arms = [gate["arm"] for gate in report["gates"] if gate["name"] == "units:notes"]
+    assert arms == ["neutral"] * 2 + ["review_notes"] * 2
     assert report["outcome"] == "pass"
 
 
-def test_the_report_in_the_sweep_folder_is_that_of_the_session(session, suite, pytester):
-    _, report = session()
-    (path,) = pytester.path.glob(".proteus/*/*/report.json")
+def test_the_report_in_the_sweep_folder_is_that_of_the_session(alone):
+    folder, _, report = alone
+    (path,) = folder.glob(".proteus/*/*/report.json")
     assert json.loads(path.read_text()) == report
 
 
-def test_one_process_and_two_workers_give_one_report(session, suite):
-    _, alone = session("--proteus-out=alone")
-    _, shared = session("-n", "2", "--proteus-out=shared")
-    assert without_clocks(shared) == without_clocks(alone)
+def test_one_process_and_two_workers_give_one_report(alone, tmp_path):
+    _, shared = run_suite(tmp_path, "-n", "2")
+    assert without_clocks(shared) == without_clocks(alone[2])
 
 
 def test_a_gate_that_passes_when_its_test_is_run_again_has_passed(session, pytester):
