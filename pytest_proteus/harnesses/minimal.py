@@ -187,20 +187,21 @@ class MinimalHarness:
             time.sleep(self.delay)
         events: list[ActionEvent] = []
         trouble = self._trouble(spec)
+        error, error_class = "", "apparatus"
         try:
             if trouble != "hang":
                 self._run_phases(spec, events, 1 if trouble in ("fail", "crash") else spec.max_turns)
-            if trouble == "crash":
+            if trouble == "fail":
+                error = "the mock agent was told to fail"
+            elif trouble == "crash":
                 os._exit(70)
-            if trouble == "hang":
-                time.sleep(spec.phase_timeout)
-                raise PhaseTimeout(f"episode {spec.episode}: the phase took longer than {spec.phase_timeout:g} s")
-            if trouble:
-                self._misbehave(spec, trouble)
+            elif trouble == "hang":
+                error, error_class = self._hang(spec), "abort"
+            elif trouble == "hostile":
+                self._plant(spec)
         finally:
             self._write_trace(spec, events)
-        error = "the mock agent was told to fail" if trouble == "fail" else ""
-        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events))
+        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events), error_class)
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """The actions of an episode, as this harness logged them; empty when there is no log."""
@@ -245,12 +246,19 @@ class MinimalHarness:
             return False
         return True
 
-    def _misbehave(self, spec: EpisodeSpec, trouble: str) -> None:
-        if trouble == "hostile":
-            kind = self.hostile_at.get(spec.episode) or self.hostile_at[(spec.seed, spec.episode)]
-            folder = spec.harness_root / "notes"
-            folder.mkdir(exist_ok=True)
-            hostile.plant(kind, folder)
+    @staticmethod
+    def _hang(spec: EpisodeSpec) -> str:
+        from pytest_proteus.sandbox.none import pause
+
+        if pause(spec.phase_timeout):
+            return "the phase was cut short from outside"
+        raise PhaseTimeout(f"episode {spec.episode}: the phase took longer than {spec.phase_timeout:g} s")
+
+    def _plant(self, spec: EpisodeSpec) -> None:
+        kind = self.hostile_at.get(spec.episode) or self.hostile_at[(spec.seed, spec.episode)]
+        folder = spec.harness_root / "notes"
+        folder.mkdir(exist_ok=True)
+        hostile.plant(kind, folder)
 
     def _write_trace(self, spec: EpisodeSpec, events: Sequence[ActionEvent]) -> None:
         path = _trace_path(Path(spec.root), spec.episode)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -138,8 +139,19 @@ class LocalSandbox:
         )
 
 
+def pause(seconds: float) -> bool:
+    """Wait without doing anything; True when ``kill_all`` ended it early."""
+    read, write = os.pipe()
+    _lifelines.add(write)
+    try:
+        return bool(select.select([read], [], [], seconds)[0])
+    finally:
+        _cut(write)
+        os.close(read)
+
+
 def kill_all() -> None:
-    """Have everything killed that any thread is running right now; those calls of ``launch`` return soon after.
+    """Have everything killed that any thread is running right now; calls of ``launch`` and ``pause`` return soon after.
 
     May be called in a signal handler: it only closes pipes.
     """
