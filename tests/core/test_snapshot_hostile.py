@@ -317,6 +317,45 @@ def test_a_work_tree_that_is_gone_or_no_folder_is_a_violation(work: Path, store:
     assert store.scan().violations == ()
 
 
+@pytest.mark.parametrize("replacement", ["link", "file", "nothing", "closed"])
+def test_a_work_tree_that_was_replaced_is_put_back_and_what_a_link_led_to_is_left_alone(
+    work: Path, store: SnapshotStore, tmp_path: Path, replacement: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    if replacement == "closed":
+        work.chmod(0)
+    else:
+        os.rename(work, work.parent / "away")
+    if replacement == "link":
+        work.symlink_to(outside)
+    elif replacement == "file":
+        work.write_text("x")
+    store.rollback(store.scan())
+    assert (store.scan().tree, store.scan().violations) == (store.scan().base, ())
+    assert (work / "notes/a.md").read_text() == "one\n"
+    assert os.listdir(outside) == ["mine"]
+
+
+@pytest.mark.skipif(
+    not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="one file system only"
+)
+def test_tree_and_repository_may_lie_on_different_file_systems(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as live:
+        work = Path(live) / "harness"
+        (work / "notes").mkdir(parents=True)
+        (work / "notes/a.md").write_text("one")
+        store = SnapshotStore.create_or_open(work, tmp_path / ".snapshot.git")
+        store.publish(store.prepare(store.scan(), 0, label="x"))
+        (work / "notes/a.md").write_text("two")
+        deep(work, 10)
+        store.rollback(store.scan())
+        store.close()
+        assert (work / "notes/a.md").read_text() == "one"
+        assert sorted(os.listdir(live)) == ["harness"]
+
+
 def test_rollback_touches_only_what_differs(work: Path, store: SnapshotStore) -> None:
     before = (work / "b.md").stat()
     (work / "notes/a.md").write_text("changed")

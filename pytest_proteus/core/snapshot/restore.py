@@ -92,6 +92,19 @@ class Bin:
         return moved
 
 
+def own_root(root: bytes) -> None:
+    """Make sure that a work tree is a folder of its own that its owner can use, whatever has taken its place."""
+    os.makedirs(os.path.dirname(root), exist_ok=True)
+    if os.path.lexists(root) and not _is_folder(root):
+        os.unlink(root)
+    if not os.path.lexists(root):
+        os.mkdir(root, 0o755)
+    mode = stat.S_IMODE(os.lstat(root).st_mode)
+    if mode & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.chmod(root, mode | 0o700)
+
+
 def _owner(path: bytes) -> tuple[int, int] | None:
     """Whose a tree is, when this process may give files away."""
     if os.geteuid() != 0:

@@ -31,7 +31,7 @@ from pytest_proteus.core.snapshot.objects import (
     with_empty_folders,
 )
 from pytest_proteus.core.snapshot.repo import FAILED, INDEX, Repository, episode_of, oid_of
-from pytest_proteus.core.snapshot.restore import Bin, Writer, materialize
+from pytest_proteus.core.snapshot.restore import Bin, Writer, materialize, own_root
 from pytest_proteus.core.snapshot.scan import Limits, Scan, Scanner, reader
 
 _EMPTY_FOLDER = "empty folder: "
@@ -361,9 +361,7 @@ class SnapshotStore(Reader):
         Raises:
             SnapshotError: there is no such commit, or something in the work tree cannot be removed.
         """
-        node = self.node_of(sha)
-        os.makedirs(self._work, exist_ok=True)
-        self._make(node, self.scan(), ())
+        self._make(self.node_of(sha), self.scan(), ())
 
     def reset(self, sha: str) -> None:
         """Make the work tree a commit's state and move the branch there."""
@@ -386,6 +384,7 @@ class SnapshotStore(Reader):
 
     def _make(self, target: Node, scan: Scan, keep: Iterable[bytes], before: Scan | None = None) -> None:
         """Make the work tree equal to a node, then look whether it is."""
+        own_root(self._work)
         now = scan if scan is self._latest else self.scan()
         writer = Writer(self._work, self._bin, before.read if before else now.read)
         writer.sync(target, now.node, self._scanner.unsettled().__contains__, keep)
