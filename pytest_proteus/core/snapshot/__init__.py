@@ -162,7 +162,7 @@ def preserve_failed_candidate(work_tree: Path, restore_sha: str, episode: int, m
     Returns the kept commit. What cannot be kept of the tree is left out.
     """
     with _writing(work_tree) as store:
-        kept = store.keep_failed(store.scan(), episode, label=message)
+        kept = store.keep(store.scan(), episode, message)
         store.reset(restore_sha)
         return kept
 
@@ -175,7 +175,7 @@ def preserve_interrupted_candidate(work_tree: Path, restore_sha: str, episode: i
     with _writing(work_tree) as store:
         scan, kept = store.scan(), ""
         if scan.violations or scan.tree != scan.base:
-            kept = store.keep_failed(scan, episode, label=message)
+            kept = store.keep(scan, episode, message)
         elif store.head() != restore_sha:
             kept = store.name_failed(bytes.fromhex(store.head()), episode)
         store.reset(restore_sha)

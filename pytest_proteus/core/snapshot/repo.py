@@ -225,6 +225,15 @@ class Repository:
                 os.close(fd)
         replace_file(path, line, durable=True)
 
+    def flush_head(self) -> None:
+        """Bring the branch to the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(self.dir + b"/" + BRANCH, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     # -- objects -------------------------------------------------------------------------------------------------
 
     def _objects(self) -> dict[bytes, tuple[bytes, int]]:
@@ -279,17 +288,25 @@ class Repository:
             self._data[stem] = data
         return data
 
-    def _locate(self, oid: bytes) -> tuple[bytes, int] | None:
+    def _locate(self, oid: bytes) -> tuple[bytes | mmap.mmap, int] | None:
+        """The bytes of the pack that holds an object, and where in them it begins; None when no pack does."""
         found = self._objects().get(oid)
         if found is None and self._load_indexes():
             found = self._objects().get(oid)
-        return found
+        if found is None:
+            return None
+        try:
+            return self._pack_data(found[0]), found[1]
+        except FileNotFoundError:  # packs were joined since they were listed
+            self._where = None
+            found = self._objects().get(oid)
+            return (self._pack_data(found[0]), found[1]) if found else None
 
     def size(self, oid: bytes) -> int:
         """Size in bytes of an object's content, without reading the content where that can be avoided."""
         found = self._locate(oid)
         if found is not None:
-            kind, size, _ = pack.read_header(self._pack_data(found[0]), found[1])
+            kind, size, _ = pack.read_header(*found)
             if kind in pack.KINDS:
                 return size
         return len(self.read(oid))
@@ -311,9 +328,8 @@ class Repository:
             raise SnapshotError(f"{self.path} does not hold the object {oid.hex()}")
         return content
 
-    def _unpack(self, oid: bytes, stem: bytes, offset: int) -> bytes | None:
+    def _unpack(self, oid: bytes, data: bytes | mmap.mmap, offset: int) -> bytes | None:
         """Content of an object in a pack; None when the pack is damaged there."""
-        data = self._pack_data(stem)
         kind, size, start = pack.read_header(data, offset)
         if kind in pack.KINDS:
             try:

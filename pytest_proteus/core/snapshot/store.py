@@ -331,7 +331,11 @@ class SnapshotStore(Reader):
 
         Returns its commit, whose tree is what can be kept of it. The same failure is kept once.
         """
-        data = self._message(scan.node, f"failed {episode}: {label}", episode, [self._head] if self._head else [])
+        return self.keep(scan, episode, f"failed {episode}: {label}")
+
+    def keep(self, scan: Scan, episode: int, message: str) -> str:
+        """``keep_failed`` with a message of the caller's."""
+        data = self._message(scan.node, message, episode, [self._head] if self._head else [])
         made = pack.packed(pack.COMMIT, object_id(b"commit", data), data)
         self._store(scan, [made])
         self._flush(())
@@ -395,8 +399,9 @@ class SnapshotStore(Reader):
             )
 
     def close(self) -> None:
-        """Flush and close what is open."""
+        """Flush and close what is open, the branch included."""
         self._flush(())
+        self.repo.flush_head()
         self._close_index()
         with contextlib.suppress(OSError):
             self._bin.empty()
