@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,8 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     text = suite_text(options, name)
     if not options.json:
         print(text)
-    sys.path.insert(0, str(Path.cwd()))  # for --harness and --evaluator package.module:name, as with python -m
-    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch, _imports(Path(_file_name(name)).stem):
         suite = Path(scratch) / _file_name(name)
         suite.write_text(text, encoding="utf-8")
         (Path(scratch) / "pytest.ini").write_text(_INI, encoding="utf-8")
@@ -80,6 +79,18 @@ def _run(options: argparse.Namespace) -> int:
     if options.json and status in (0, 1):
         _print_json(_load(options.out))
     return _RUN_CODES.get(status, 1)
+
+
+@contextlib.contextmanager
+def _imports(suite: str) -> Iterator[None]:
+    """Let ``package.module:name`` be found from here, as with ``python -m``; afterwards forget the suite's module."""
+    path = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        sys.modules.pop(suite, None)
 
 
 def _tidy(base: Path) -> None:

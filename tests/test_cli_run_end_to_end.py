@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_proteus.cli import main
 from pytest_proteus.report.models import load_report
 
 SEED_LINE = [
@@ -173,6 +174,16 @@ def test_for_machines_there_is_the_report_and_nothing_else(proteus):
     done = proteus("run", "--json", "--seeds", "1", "--episodes", "1", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sweeps"][0]["ledger"]["complete"] == 1
+
+
+def test_it_can_be_called_from_python_again_and_again(tmp_path, capsys):
+    words = ["run", "--seeds", "1", "--episodes", "1", "--out", str(tmp_path / "out")]
+    path = list(sys.path)
+    assert main(words) == 0
+    assert main([*words, "--json"]) == 0
+    told = capsys.readouterr().out
+    assert json.loads(told[told.index('{\n "schema_version"') :])["sweeps"][0]["ledger"]["reused"] == 1
+    assert sys.path == path
 
 
 def test_workers_share_the_sweep(proteus):
