@@ -87,31 +87,43 @@ def reference(tmp_path_factory, request) -> dict:
     return without_clocks(json.loads((folder / "report.json").read_text())["proteus"])
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "-n 0",
-        "-n 2",
-        "-n 4 --dist worksteal",
-        "-n 2 --dist loadscope --reruns 2",
-        "-n 2 --dist loadfile -x",
-        "-n 2 --maxfail=2 --reruns 2",
-        "-n 0 --reruns 2 -x",
-        "-n 4 --dist load --maxfail=2",
-    ],
-)
-def test_all_modes_run_every_cell_once_and_report_alike(suite, reference, mode):
-    suite.write(COUNTING)
-    result = suite.run(*mode.split())
-    assert result.ret == 0
-    assert starts(suite) == EVERY_CELL
-    assert without_clocks(suite.proteus) == reference
+#: Every pair of two settings stands in some row: workers, distribution, reruns, stopping, autoload.
+MODES = [
+    ("0", "load", "", "", "on"),
+    ("0", "worksteal", "--reruns=2", "-x", "off"),
+    ("2", "loadscope", "", "--maxfail=2", "off"),
+    ("4", "loadfile", "--reruns=2", "--maxfail=2", "on"),
+    ("2", "load", "--reruns=2", "", "off"),
+    ("2", "worksteal", "", "-x", "on"),
+    ("4", "loadfile", "", "", "off"),
+    ("4", "loadscope", "--reruns=2", "-x", "on"),
+    ("0", "load", "", "--maxfail=2", "on"),
+    ("0", "loadscope", "", "", "on"),
+    ("0", "loadfile", "", "-x", "on"),
+    ("4", "load", "", "-x", "on"),
+    ("4", "worksteal", "", "", "on"),
+    ("0", "worksteal", "", "--maxfail=2", "on"),
+    ("2", "loadfile", "", "", "on"),
+]
 
 
-def test_autoload_off_gives_the_same_report(suite, reference, monkeypatch):
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+def test_the_modes_cover_every_pair_of_settings():
+    settings = [sorted(set(column)) for column in zip(*MODES, strict=True)]
+    for one, other in itertools.combinations(range(5), 2):
+        covered = {(mode[one], mode[other]) for mode in MODES}
+        assert covered == set(itertools.product(settings[one], settings[other]))
+
+
+@pytest.mark.parametrize(("workers", "distribution", "reruns", "stop", "autoload"), MODES)
+def test_all_modes_run_every_cell_once_and_report_alike(
+    suite, reference, monkeypatch, workers, distribution, reruns, stop, autoload
+):
     suite.write(COUNTING)
-    result = suite.run("-p", "xdist", "-p", "pytest_jsonreport", "-n", "2")
+    more = [option for option in (reruns, stop) if option]
+    if autoload == "off":
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        more = ["-p", "xdist", "-p", "pytest_jsonreport", "-p", "rerunfailures", *more]
+    result = suite.run("-n", workers, "--dist", distribution, *more)
     assert result.ret == 0
     assert starts(suite) == EVERY_CELL
     assert without_clocks(suite.proteus) == reference
