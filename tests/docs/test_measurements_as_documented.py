@@ -4,9 +4,6 @@ Each helper below is such a user's code: it uses the names, keywords, positions 
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -140,24 +137,3 @@ def test_the_lines_of_a_sweep_name_the_roots_of_its_runs(tmp_path):
     records = [json.loads(line) for line in lines if line]
     assert sorted((record["arm"], record["seed"]) for record in records) == [("neutral", 0), ("neutral", 1)]
     assert all(churn_between_ends(Path(record["root"]), MinimalHarness()) for record in records)
-
-
-# -- the command line ---------------------------------------------------------------------------------------------
-
-
-def proteus_run(harness, out, *options, **environment):
-    command = [str(Path(sys.executable).with_name("proteus")), "run", "--harness", harness]
-    command += ["--goal", "Make your durable knowledge easier to navigate."]
-    command += ["--evaluator", "units:notes@observe", "--evaluator", "step", "--evaluator", "tool-calls"]
-    command += ["--arm", "neutral", "--seeds", "2", "--episodes", "10", "--out", str(out), *options]
-    return subprocess.run(command, cwd=out.parent, env={**os.environ, **environment}, capture_output=True, text=True)
-
-
-def test_the_command_line_runs_a_sweep(tmp_path):
-    done = proteus_run("minimal", tmp_path / "navigation")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (manifest,) = (tmp_path / "navigation").rglob("manifest.json")
-    evaluators = json.loads(manifest.read_text(encoding="utf-8"))["evaluators"]
-    assert set(evaluators) == {"units:notes", "step", "tool-calls"}
-    lines = (manifest.parent / "seeds.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["episodes_complete"] for line in lines] == [10, 10]
