@@ -6,6 +6,7 @@ lock on the folders it uses; the operating system drops it when the process dies
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -17,9 +18,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.core.ledger import read_json, read_manifest
-from pytest_proteus.core.records import append_jsonl, write_json_atomic
+from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.ledger import read_cell, read_json, read_manifest
+from pytest_proteus.core.records import append_jsonl, read_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
 from pytest_proteus.sweep.options import OWN_SESSION
 
@@ -260,5 +261,16 @@ def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 
 def note_finished(out: Path, session: str) -> None:
-    """Write down that ``session`` reported on this folder: its cells count as reused from now on."""
-    append_jsonl(out / "sessions.jsonl", {"session": session})
+    """Write down that ``session`` reported on this folder: what is settled there counts as reused from now on.
+
+    That goes for cells of killed sessions, too: they are in this session's report, which is their first.
+    """
+    ended_by = {session}
+    for path in (out / "cells").glob("*.json"):
+        with contextlib.suppress(RecordError):  # the report has named the file
+            record = read_cell(out, path.stem)
+            ended_by.add(record.settled_by if record else "")
+    reported = {line.get("session") for line in read_jsonl(out / "sessions.jsonl")}
+    for settled in sorted(ended_by):
+        if settled and settled not in reported:
+            append_jsonl(out / "sessions.jsonl", {"session": settled})

@@ -105,6 +105,16 @@ def test_one_process_and_two_workers_give_one_report(alone, tmp_path):
     assert without_clocks(shared) == without_clocks(alone[2])
 
 
+def test_cells_are_reused_once_a_report_has_had_them(tmp_path):
+    reused = []
+    run_suite(tmp_path)
+    for path in tmp_path.glob(".proteus/*/*/sessions.jsonl"):
+        path.unlink()  # as if the session had been killed before its report
+    for _ in range(2):
+        reused.append(run_suite(tmp_path)[1]["sweeps"][0]["ledger"]["reused"])
+    assert reused == [0, 4]
+
+
 def test_a_gate_that_passes_when_its_test_is_run_again_has_passed(session, pytester):
     pytester.makepyfile("""
         import pytest
