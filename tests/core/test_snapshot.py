@@ -398,7 +398,7 @@ def test_without_times_of_their_own_young_files_are_read_again(work: Path, monke
     store = store_of(work)
     store.scan()
     reads = []
-    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[2]) or _entry())
+    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[1]) or _entry())
     store.scan()
     assert sorted(reads) == [b"a.md", b"t.py"]
 
@@ -411,7 +411,7 @@ def test_a_paranoid_store_reads_every_file_every_time(work: Path, monkeypatch: p
     store = SnapshotStore.create_or_open(work, work.parent / ".snapshot.git", paranoid=True)
     store.scan()
     reads = []
-    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[2]) or _entry())
+    monkeypatch.setattr(store._scanner, "_read", lambda *args: reads.append(args[1]) or _entry())
     store.scan()
     assert sorted(reads) == [b"a.md", b"t.py"]
 

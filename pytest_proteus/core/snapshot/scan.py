@@ -38,6 +38,7 @@ from pytest_proteus.core.snapshot.objects import (
 LISTED_VIOLATIONS = 100
 
 _Key = tuple[int, int, int, int, int]
+_UNKNOWN: _Key = (-1, -1, -1, -1, -1)
 _key: Callable[[os.stat_result], _Key] = attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_mode")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -167,6 +168,19 @@ class _Folder:
         self.node: Node = EMPTY
 
 
+class _Place(NamedTuple):
+    """An open folder: its descriptor, its path with a slash behind, how deep it is, and how to look at a name in it."""
+
+    fd: int
+    prefix: bytes
+    depth: int
+    look: Callable[[bytes], os.stat_result]
+
+
+def _place(fd: int, prefix: bytes, depth: int) -> _Place:
+    return _Place(fd, prefix, depth, partial(os.stat, dir_fd=fd, follow_symlinks=False))
+
+
 class _Stop(Exception):
     """The tree is larger than a walk goes on for."""
 
@@ -215,6 +229,9 @@ class Scanner:
             self._start()
         except _Stop:
             self._top = _Folder()
+        except BaseException:
+            self._top = _Folder()  # interrupted: nothing half-remembered may be believed next time
+            raise
         more = len(self._refused) - LISTED_VIOLATIONS
         if more > 0:
             self._found.append(Violation("", "more", f"… and {more} more"))
@@ -250,7 +267,7 @@ class Scanner:
                 self._violation(b"", "unreadable", f"the harness folder has mode {stat.S_IMODE(top.st_mode):04o}")
                 self._top = _Folder()
             else:
-                self._visit(fd, b"", self._top, 0)
+                self._visit(_place(fd, b"", 0), self._top)
         except OSError as error:
             self._top = _Folder()
             self._violation(b"", "unreadable", f"the harness folder cannot be listed: {error.strerror}")
@@ -268,41 +285,36 @@ class Scanner:
 
     # -- folders -------------------------------------------------------------------------------------------------
 
-    def _visit(self, fd: int, prefix: bytes, folder: _Folder, depth: int) -> None:
+    def _visit(self, place: _Place, folder: _Folder) -> None:
         """Bring what is remembered of one open folder up to date, and all below it."""
-        key, before = _key(os.fstat(fd)), folder.node
-        look = partial(os.stat, dir_fd=fd, follow_symlinks=False)
-        changed = True
-        if key == folder.key and not self._paranoid:
-            try:
-                keys = list(map(_key, map(look, folder.names)))
-            except OSError:
-                self._list(fd, prefix, folder, key, look, depth)
-            else:
-                self._count += len(keys) + len(folder.folders)
-                changed = keys != folder.keys and self._reread(fd, prefix, folder, keys, look, depth)
+        key, before = _key(os.fstat(place.fd)), folder.node
+        keys = self._keys(folder.names, place) if key == folder.key and not self._paranoid else None
+        if keys is None:
+            self._list(place, folder, key)
+            changed = True
         else:
-            self._list(fd, prefix, folder, key, look, depth)
+            self._count += len(keys) + len(folder.folders)
+            changed = keys != folder.keys and self._reread(place, folder, keys)
         if self._count > self._limits.entries:
             self._violation(b"", "too-many-files", f"more than {self._limits.entries} files and folders")
             raise _Stop
         for name, below in list(folder.folders.items()):
-            changed = self._enter(fd, prefix, folder, name, below, depth) or changed
+            changed = self._enter(place, folder, name, below) or changed
         if changed:
             self._settle(folder, before)
 
-    def _enter(self, fd: int, prefix: bytes, folder: _Folder, name: bytes, below: _Folder, depth: int) -> bool:
+    def _enter(self, place: _Place, folder: _Folder, name: bytes, below: _Folder) -> bool:
         """Visit a folder below; tells whether its node is another one now."""
-        path, before, problem = prefix + name, below.node, None
+        path, before, problem = place.prefix + name, below.node, None
         try:
-            inner = os.open(name, _FOLDER, dir_fd=fd)
+            fd = os.open(name, _FOLDER, dir_fd=place.fd)
             try:
-                if os.fstat(inner).st_dev == self._device:
-                    self._visit(inner, path + b"/", below, depth + 1)
+                if os.fstat(fd).st_dev == self._device:
+                    self._visit(_place(fd, path + b"/", place.depth + 1), below)
                 else:
                     problem = "other-filesystem", "the folder lies on another file system"
             finally:
-                os.close(inner)
+                os.close(fd)
         except OSError as error:
             problem = "unreadable", f"the folder cannot be read: {error.strerror}"
         if problem is None:
@@ -314,53 +326,39 @@ class Scanner:
 
     def _settle(self, folder: _Folder, before: Node) -> None:
         """Make the folder's node anew from its files and the folders below, unless it comes to the same."""
-        files = folder.node.files
         dirs = {name: below.node for name, below in folder.folders.items()}
         data = tree_data(folder.names, folder.rows, dirs)
-        oid = object_id(b"tree", data)
-        node = Node(files, dirs, oid)
-        if oid == before.oid and not node.hollow and not before.hollow:
+        node = Node(folder.node.files, dirs, object_id(b"tree", data))
+        if node.oid == before.oid and not node.hollow and not before.hollow:
             folder.node = before
             return
-        if oid not in self.pending and not self._has(oid):
-            self.pending[oid] = pack.packed(pack.TREE, oid, data)
+        if node.oid not in self.pending and not self._has(node.oid):
+            self.pending[node.oid] = pack.packed(pack.TREE, node.oid, data)
         folder.node = node
 
-    def _list(
-        self,
-        fd: int,
-        prefix: bytes,
-        folder: _Folder,
-        key_of_folder: _Key,
-        look: Callable[[bytes], os.stat_result],
-        depth: int,
-    ) -> None:
+    def _list(self, place: _Place, folder: _Folder, key_of_folder: _Key) -> None:
         """List a folder that is new, changed, or was not clean last time."""
-        with os.scandir(fd) as found:
+        with os.scandir(place.fd) as found:
             listed = [os.fsencode(item.name) for item in islice(found, self._limits.entries + 1)]
         self._count += len(listed)
         if self._count > self._limits.entries:
             return
-        listed.sort()
         refused = set() if self._lenient else set(names.colliding(listed))
-        for name in refused:
-            self._violation(prefix + name, "case-collision", "another name here differs only by case or form")
-        before, folders = folder.node.files, folder.folders
-        known = (
-            {} if self._paranoid else dict(zip(folder.names, zip(folder.keys, folder.rows, strict=True), strict=True))
-        )
+        for name in sorted(refused):
+            self._violation(place.prefix + name, "case-collision", "another name here differs only by case or form")
+        listed = sorted(set(listed) - refused)
+        before, folders, clean = folder.node.files, folder.folders, not refused
+        known: dict[bytes, tuple[_Key | None, bytes]] = {}
+        if not self._paranoid:
+            known.update(zip(folder.names, zip(folder.keys, folder.rows, strict=True), strict=True))
         folder.names, folder.keys, folder.rows, folder.folders = [], [], [], {}
         files: dict[bytes, Entry] = {}
-        clean = not refused
-        for name, key in zip(listed, self._keys(listed, look), strict=True):
-            remembered = known.get(name)
-            if remembered is not None and remembered[0] == key and key is not None and name not in refused:
+        for name, key in zip(listed, self._keys(listed, place) or [_UNKNOWN] * len(listed), strict=True):
+            remembered, line = known.get(name, (None, b""))
+            if remembered == key:
                 files[name] = before[name]
-                line = remembered[1]
-            elif name in refused:
-                continue
             else:
-                entry = self._meet(fd, prefix, name, look, depth)
+                entry = self._meet(place, name)
                 if isinstance(entry, bool):
                     clean = clean and entry
                     if entry:
@@ -375,128 +373,118 @@ class Scanner:
         folder.key = key_of_folder if clean and self._old_enough(key_of_folder) else None
 
     @staticmethod
-    def _keys(listed: list[bytes], look: Callable[[bytes], os.stat_result]) -> list[_Key | None]:
-        """The key of each name; None for all when one cannot be looked at, so that each is looked at by itself."""
+    def _keys(listed: list[bytes], place: _Place) -> list[_Key] | None:
+        """The key of each name; None when one of them cannot be looked at."""
         try:
-            return list(map(_key, map(look, listed)))
+            return list(map(_key, map(place.look, listed)))
         except OSError:
-            return [None] * len(listed)
+            return None
 
-    def _meet(
-        self, fd: int, prefix: bytes, name: bytes, look: Callable[[bytes], os.stat_result], depth: int
-    ) -> tuple[Entry, _Key] | bool:
+    def _meet(self, place: _Place, name: bytes) -> tuple[Entry, _Key] | bool:
         """What a name of a folder is: a file or link with its entry and key, True for a folder, False for neither."""
         try:
-            seen = look(name)
+            seen = place.look(name)
         except OSError as error:
-            self._violation(prefix + name, "changed-while-read", f"cannot be looked at: {error.strerror}")
+            detail = f"cannot be looked at: {error.strerror}"
+            self._violation(place.prefix + name, "changed-while-read", detail)
             return False
-        if not self._acceptable(prefix, name, seen, depth):
+        problem = self._problem(name, seen, place.depth)
+        if problem is not None:
+            self._violation(place.prefix + name, *problem)
             return False
         if stat.S_ISDIR(seen.st_mode):
             return True
-        entry = self._read(fd, prefix, name, seen, depth)
+        entry = self._read(place, name, seen)
         return entry is not None and (entry, _key(seen))
 
     def _old_enough(self, key: _Key) -> bool:
         return key[0] < self._fresh and key[1] < self._fresh
 
-    def _reread(
-        self,
-        fd: int,
-        prefix: bytes,
-        folder: _Folder,
-        keys: list[_Key],
-        look: Callable[[bytes], os.stat_result],
-        depth: int,
-    ) -> bool:
+    def _reread(self, place: _Place, folder: _Folder, keys: list[_Key]) -> bool:
         """Read again the files of a folder whose keys differ; tells whether an entry does."""
-        files: dict[bytes, Entry] | None = None
-        before = folder.node.files
+        before, files = folder.node.files, dict(folder.node.files)
         for at, (old, new) in enumerate(zip(folder.keys, keys, strict=True)):
             if old == new:
                 continue
             name = folder.names[at]
-            found = self._meet(fd, prefix, name, look, depth)
+            found = self._meet(place, name)
             if isinstance(found, bool):
-                folder.key = folder.keys[at] = entry = None
+                folder.key = folder.keys[at] = None
+                folder.rows[at] = b""
+                files.pop(name, None)
             else:
-                entry, new = found
-                folder.keys[at] = new if self._old_enough(new) else None
-            if entry != before.get(name):
-                files = dict(before) if files is None else files
-                if entry is None:
-                    files.pop(name, None)
-                    folder.rows[at] = b""
-                else:
-                    files[name] = entry
-                    folder.rows[at] = row(entry.mode, name, entry.oid)
-        if files is None:
+                files[name], key = found
+                folder.keys[at] = key if self._old_enough(key) else None
+                folder.rows[at] = row(files[name].mode, name, files[name].oid)
+        if files == before:
             return False
         folder.node = Node(files, folder.node.dirs, folder.node.oid)
         return True
 
     # -- files ---------------------------------------------------------------------------------------------------
 
-    def _acceptable(self, prefix: bytes, name: bytes, seen: os.stat_result, depth: int) -> bool:
-        """Whether something may be in a snapshot, by its name and what it is; adds a violation when not."""
-        problem = self._problem(name, seen, depth)
-        if problem is None:
-            return True
-        self._violation(prefix + name, *problem)
-        return False
-
     def _problem(self, name: bytes, seen: os.stat_result, depth: int) -> tuple[str, str] | None:
+        """(kind, detail) when something may not be in a snapshot, by its name and by what it is."""
         mode = seen.st_mode
-        problem = names.refused(name, stat.S_ISLNK(mode))
-        if problem is not None and not self._lenient:
+        problem = None if self._lenient else names.refused(name, stat.S_ISLNK(mode))
+        if problem is not None:
             return problem
         if seen.st_dev != self._device:
             return "other-filesystem", "lies on another file system"
         if stat.S_ISDIR(mode):
-            if mode & 0o500 != 0o500:
-                return "unreadable", f"a folder of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
-            if mode & (stat.S_ISUID | stat.S_ISVTX) and not self._lenient:
-                return "special-mode", f"a folder of mode {stat.S_IMODE(mode):04o}"
-            return ("too-deep", f"more than {self._limits.depth} folders deep") if depth >= self._limits.depth else None
+            return self._problem_of_folder(mode, depth)
         if stat.S_ISLNK(mode):
             return None
         if not stat.S_ISREG(mode):
             return _special(mode), "is no file, folder or link"
+        return self._problem_of_file(seen)
+
+    def _problem_of_folder(self, mode: int, depth: int) -> tuple[str, str] | None:
+        if mode & 0o500 != 0o500:
+            return "unreadable", f"a folder of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
+        if mode & (stat.S_ISUID | stat.S_ISVTX) and not self._lenient:
+            return "special-mode", f"a folder of mode {stat.S_IMODE(mode):04o}"
+        if depth >= self._limits.depth:
+            return "too-deep", f"more than {self._limits.depth} folders deep"
+        return None
+
+    def _problem_of_file(self, seen: os.stat_result) -> tuple[str, str] | None:
+        mode = stat.S_IMODE(seen.st_mode)
         if not mode & stat.S_IRUSR:
-            return "unreadable", f"a file of mode {stat.S_IMODE(mode):04o} cannot be read by its owner"
+            return "unreadable", f"a file of mode {mode:04o} cannot be read by its owner"
+        if seen.st_size > self._limits.file_bytes:
+            return "too-large", f"{seen.st_size} bytes, more than {self._limits.file_bytes}"
         if self._lenient:
             return None
         if mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
-            return "special-mode", f"a file of mode {stat.S_IMODE(mode):04o}"
+            return "special-mode", f"a file of mode {mode:04o}"
         if seen.st_nlink > 1:
             return "hard-link", f"has {seen.st_nlink} names, so that writing to it writes elsewhere"
-        if seen.st_size > self._limits.file_bytes:
-            return "too-large", f"{seen.st_size} bytes, more than {self._limits.file_bytes}"
         return None
 
-    def _read(self, fd: int, prefix: bytes, name: bytes, seen: os.stat_result, depth: int) -> Entry | None:
+    def _read(self, place: _Place, name: bytes, seen: os.stat_result) -> Entry | None:
         """The entry of a file or link; None, with a violation, when it cannot be had."""
+        path = place.prefix + name
         try:
             if stat.S_ISLNK(seen.st_mode):
-                return self._read_link(fd, prefix, name, depth)
-            data = self._content(fd, name, seen)
+                return self._read_link(place, name)
+            data = self._content(place.fd, name, seen)
         except OSError as error:
-            self._violation(prefix + name, "unreadable", f"cannot be read: {error.strerror}")
+            self._violation(path, "unreadable", f"cannot be read: {error.strerror}")
             return None
         if data is None:
-            self._violation(prefix + name, "changed-while-read", "changed while it was read")
+            self._violation(path, "changed-while-read", "changed while it was read")
             return None
         if names.long_attribute_line(name, data) and not self._lenient:
-            self._violation(prefix + name, "nested-git", "git refuses attributes with a line of 2,048 bytes or more")
+            self._violation(path, "nested-git", "git refuses attributes with a line of 2,048 bytes or more")
             return None
         return self._keep(EXECUTABLE if seen.st_mode & stat.S_IXUSR else FILE, data)
 
-    def _read_link(self, fd: int, prefix: bytes, name: bytes, depth: int) -> Entry | None:
-        target = os.readlink(name, dir_fd=fd)
-        problem = names.link_problem(target, depth)
-        if problem and not self._lenient:
-            self._violation(prefix + name, "link", f"a link to {names.shown(target[:200])} {problem}")
+    def _read_link(self, place: _Place, name: bytes) -> Entry | None:
+        target = os.readlink(name, dir_fd=place.fd)
+        problem = "" if self._lenient else names.link_problem(target, place.depth)
+        if problem:
+            self._violation(place.prefix + name, "link", f"a link to {names.shown(target[:200])} {problem}")
             return None
         return self._keep(LINK, target)
 
