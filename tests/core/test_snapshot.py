@@ -196,6 +196,30 @@ def test_an_edit_of_the_same_size_with_its_times_put_back_is_seen(work: Path) ->
         assert store.scan().tree != before
 
 
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 1023, 1024, 2047, 2048, 65535, 65536, 300_000])
+def test_contents_of_any_size_are_kept(work: Path, size: int) -> None:
+    (work / "blob").write_bytes(os.urandom(size))
+    (work / "text").write_bytes(b"x" * size)
+    store = store_of(work)
+    commit = run_episode(store, 0)
+    store.close()
+    assert fsck(work) == ""
+    entries = store.tree_entries(commit)
+    assert store.read_blob(entries[b"blob"].oid) == (work / "blob").read_bytes()
+    assert store.read_blob(entries[b"text"].oid) == b"x" * size
+    assert entries[b"blob"].size == size
+
+
+def test_a_folder_of_very_many_files_is_kept(work: Path) -> None:
+    for number in range(2_500):
+        (work / f"notes/{number}").write_text("x")
+    store = store_of(work)
+    commit = run_episode(store, 0)
+    store.close()
+    assert fsck(work) == ""
+    assert len(store.tree_entries(commit)) == 2_502
+
+
 def test_attributes_and_filters_do_not_touch_a_byte(work: Path, tmp_path: Path) -> None:
     write(work, ".gitattributes", "* text=auto eol=crlf ident filter=evil export-ignore export-subst\n")
     (work / "crlf.txt").write_bytes(b"a\r\nb $Id$ $Format:%H$\r\n\xff")

@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from pytest_proteus.core.snapshot.objects import SnapshotError, object_id
@@ -19,9 +20,9 @@ from pytest_proteus.core.snapshot.objects import SnapshotError, object_id
 COMMIT, TREE, BLOB = 1, 2, 3
 KINDS = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob"}
 
-_LEVEL = 1
-#: Trees are mostly ids, which do not compress; from this size on it is not tried.
-_STORED_FROM = 4096
+#: Smaller objects, and trees (mostly ids), are not compressed: setting up a compressor costs more than it saves.
+_COMPRESSED_FROM = 1024
+_LARGEST_STORED = 0xFFFF
 
 
 class Packed(NamedTuple):
@@ -35,8 +36,17 @@ class Packed(NamedTuple):
 
 def packed(kind: int, oid: bytes, data: bytes) -> Packed:
     """Make an object ready for a pack."""
-    level = 0 if kind == TREE and len(data) >= _STORED_FROM else _LEVEL
-    return Packed(kind, oid, len(data), zlib.compress(data, level))
+    size = len(data)
+    if size <= _LARGEST_STORED and (kind == TREE or size < _COMPRESSED_FROM):
+        return Packed(kind, oid, size, _stored(data))
+    return Packed(kind, oid, size, zlib.compress(data, 0 if kind == TREE else 1))
+
+
+def _stored(data: bytes) -> bytes:
+    """A zlib stream of one block that is not compressed (RFC 1950 and 1951)."""
+    size = len(data)
+    lengths = size.to_bytes(2, "little") + (size ^ 0xFFFF).to_bytes(2, "little")
+    return b"\x78\x01\x01" + lengths + data + zlib.adler32(data).to_bytes(4, "big")
 
 
 def _entry_header(kind: int, size: int) -> bytes:
@@ -54,16 +64,14 @@ def _entry_header(kind: int, size: int) -> bytes:
 
 def _index_data(rows: list[tuple[bytes, int, int]], pack_sum: bytes) -> bytes:
     """A version 2 index of (id, crc32, offset) rows in order of id."""
-    fanout, at = [], 0
-    for first in range(256):
-        while at < len(rows) and rows[at][0][0] <= first:
-            at += 1
-        fanout.append(at)
+    counts = [0] * 256
+    for oid, _, _ in rows:
+        counts[oid[0]] += 1
     n = len(rows)
     data = b"".join(
         [
             b"\377tOc\0\0\0\2",
-            struct.pack(">256I", *fanout),
+            struct.pack(">256I", *accumulate(counts)),
             b"".join([oid for oid, _, _ in rows]),
             struct.pack(f">{n}I", *[crc for _, crc, _ in rows]),
             struct.pack(f">{n}I", *[offset for _, _, offset in rows]),
