@@ -84,6 +84,7 @@ FOREIGN = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
     "TOX_ENV_DIR",
+    "TOX_PACKAGE",
     "TOX_WORK_DIR",
     "USERPROFILE",
 )
