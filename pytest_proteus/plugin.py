@@ -178,7 +178,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> None:
     marks = getattr(getattr(collector, "obj", None), "__dict__", {}).get("pytestmark", ())
     for mark in marks if isinstance(marks, (list, tuple)) else (marks,):
         if getattr(mark, "name", "") == "sweep":
-            sweep_session(collector.config).supply_axes(collector)
+            sweep_session(collector.config).scopes.supply_axes(collector)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -188,7 +188,7 @@ def pytest_make_collect_report(
     """Explain what pytest makes of ``evaluator(callable)``, which it takes for a decorated test."""
     report = yield
     if report.failed and isinstance(collector, pytest.Module):
-        sweep_session(collector.config).explain(collector, report)
+        sweep_session(collector.config).scopes.explain(collector, report)
     return report
 
 
@@ -197,7 +197,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize the tests of a sweep by its axes."""
     wanted = ours(metafunc._arg2fixturedefs)
     if wanted:
-        sweep_session(metafunc.config).generate(metafunc, wanted)
+        sweep_session(metafunc.config).scopes.generate(metafunc, wanted)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -210,7 +210,7 @@ def pytest_collection_modifyitems(
         return (yield)
     active.plan(session, items)
     result = yield
-    active.arrange(items)
+    active.scopes.arrange(items)
     return result
 
 
@@ -226,7 +226,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Thresholds and gates are asserted after a passing body, recorded after any other."""
     active = _active(pyfuncitem.config)
-    if active is None or not active.measures(pyfuncitem):
+    if active is None or not active.scopes.measures(pyfuncitem):
         return (yield)
     try:
         result = yield

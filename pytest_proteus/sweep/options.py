@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -47,6 +48,13 @@ _LISTS = {
     "endpoint": ("[WIRE=]URL", f"base URL of the model endpoint; WIRE is one of {', '.join(WIRES)}; repeatable"),
     "agent": ("NAME=PATH", "path of an agent's executable; repeatable"),
 }
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say what is wrong with an option."""
+    from pytest_proteus.core.errors import ConfigurationError
+
+    raise ConfigurationError(sentence)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -103,13 +111,13 @@ def number(config: pytest.Config, name: str) -> int | None:
     """A whole number of 1 or more, or None where nobody says one.
 
     Raises:
-        ValueError: anything else; one sentence.
+        ConfigurationError: anything else; one sentence.
     """
     given = text(config, name)
     if not given:
         return None
     if not re.fullmatch(r"[0-9]+", given) or int(given) < 1:
-        raise ValueError(f"--proteus-{name}={given}: write a whole number of 1 or more")
+        refuse(f"--proteus-{name}={given}: write a whole number of 1 or more")
     return int(given)
 
 
@@ -117,11 +125,11 @@ def one_of(config: pytest.Config, name: str, known: tuple[str, ...]) -> str:
     """An option that takes one of a few words.
 
     Raises:
-        ValueError: another word; one sentence.
+        ConfigurationError: another word; one sentence.
     """
     given = text(config, name)
     if given not in known:
-        raise ValueError(f"--proteus-{name}={given}: write one of {', '.join(known)}")
+        refuse(f"--proteus-{name}={given}: write one of {', '.join(known)}")
     return given
 
 
@@ -129,12 +137,12 @@ def retry(config: pytest.Config) -> list[str]:
     """The states whose cells are run again.
 
     Raises:
-        ValueError: an unknown state.
+        ConfigurationError: an unknown state.
     """
     states = [state.strip() for state in text(config, "retry").split(",") if state.strip()]
     for state in states:
         if state not in RETRY:
-            raise ValueError(f"--proteus-retry={state}: write one or more of {', '.join(RETRY)}, comma-separated")
+            refuse(f"--proteus-retry={state}: write one or more of {', '.join(RETRY)}, comma-separated")
     return states
 
 
@@ -142,11 +150,11 @@ def max_missing(config: pytest.Config) -> str:
     """How many cells may be missing: a number, or a percentage with its sign.
 
     Raises:
-        ValueError: anything else.
+        ConfigurationError: anything else.
     """
     given = text(config, "max-missing")
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%|[0-9]+", given):
-        raise ValueError(f"--proteus-max-missing={given}: write a number such as 2 or a percentage such as 5%")
+        refuse(f"--proteus-max-missing={given}: write a number such as 2 or a percentage such as 5%")
     return given
 
 
@@ -154,7 +162,7 @@ def endpoints(config: pytest.Config) -> dict[str, str]:
     """Wire protocol → base URL; one URL without a wire serves all of them.
 
     Raises:
-        ValueError: an unknown wire, or what is no URL.
+        ConfigurationError: an unknown wire, or what is no URL.
     """
     found: dict[str, str] = {}
     for item in listed(config, "endpoint"):
@@ -162,9 +170,9 @@ def endpoints(config: pytest.Config) -> dict[str, str]:
         if not separator or "://" in wire:
             wire, url = "", item
         if wire and wire not in WIRES:
-            raise ValueError(f"--proteus-endpoint={item}: the wire is one of {', '.join(WIRES)}")
+            refuse(f"--proteus-endpoint={item}: the wire is one of {', '.join(WIRES)}")
         if not re.match(r"https?://[^/\s]+", url):
-            raise ValueError(f"--proteus-endpoint={item}: write [WIRE=]URL, such as anthropic=http://127.0.0.1:8080")
+            refuse(f"--proteus-endpoint={item}: write [WIRE=]URL, such as anthropic=http://127.0.0.1:8080")
         found.update(dict.fromkeys([wire] if wire else WIRES, url.rstrip("/")))
     return found
 
@@ -173,13 +181,13 @@ def agents(config: pytest.Config) -> dict[str, str]:
     """Agent name → path of its executable.
 
     Raises:
-        ValueError: not NAME=PATH.
+        ConfigurationError: not NAME=PATH.
     """
     found = {}
     for item in listed(config, "agent"):
         name, separator, path = item.partition("=")
         if not separator or not name or not path:
-            raise ValueError(f"--proteus-agent={item}: write NAME=PATH, such as pi=/opt/pi/bin/pi")
+            refuse(f"--proteus-agent={item}: write NAME=PATH, such as pi=/opt/pi/bin/pi")
         found[name] = path
     return found
 

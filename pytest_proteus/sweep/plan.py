@@ -18,7 +18,7 @@ from pytest_proteus.core.records import plain
 from pytest_proteus.harnesses import registry
 from pytest_proteus.sweep import condition as conditions
 from pytest_proteus.sweep.arms import Arm, ArmedHarness, Member, files_digest, read_files, reviewed_surface
-from pytest_proteus.sweep.declare import Attached, Declaration, EvaluatorMark, attach, nearest
+from pytest_proteus.sweep.declare import AXES, Attached, Declaration, EvaluatorMark, attach, nearest
 from pytest_proteus.sweep.grid import Cell, seed_blocks
 
 MANIFEST_VERSION = 3
@@ -272,3 +272,50 @@ def _cell_digest(condition: Mapping[str, Any], cell: Cell) -> str:
 def _run_id(name: str, condition: Mapping[str, Any], cell: Cell) -> str:
     """An id that tells nothing to whoever does not know the whole condition already."""
     return "run-" + conditions.digest([name, str(cell), _cell_digest(condition, cell)])[:12]
+
+
+# --- a plan for readers ---------------------------------------------------------------------------------------------
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """A plan for readers: the axes, the evaluators, and the order in which cells start."""
+    declared = plan.declaration
+    lines = [
+        f"sweep {plan.name} ({declared.where})",
+        f"  {len(plan.cells)} cells × {plan.episodes} episodes = {len(plan.cells) * plan.episodes} episodes",
+    ]
+    for axis in (*AXES, *declared.axes):
+        labels = list(dict.fromkeys(str(_label(cell, axis)) for cell in plan.cells if _label(cell, axis) is not None))
+        if labels:
+            lines.append(f"  {axis:<10} {len(labels):>4}  {', '.join(labels)}")
+    for name, item in plan.attached.items():
+        bounds = ", ".join(f"{bound.op} {bound.bound:g} ({bound.when})" for bound in item.thresholds)
+        lines.append(f"  evaluator  {name} ({item.spec.visibility.value})" + (f": {bounds}" if bounds else ""))
+    lines.append(
+        "  order      " + " ".join(str(cell) for cell in plan.in_order()[:12]) + (" …" if len(plan.cells) > 12 else "")
+    )
+    return lines
+
+
+def _label(cell: Cell, axis: str) -> Any:
+    return getattr(cell, axis) if axis in AXES else dict(cell.axes)[axis]
+
+
+def plan_entry(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
+        "name": plan.name,
+        "episodes": plan.episodes,
+        "evaluators": list(plan.attached),
+        "cells": [
+            {
+                "harness": cell.harness,
+                "arm": cell.arm,
+                "seed": cell.seed,
+                "model": cell.model,
+                "task": cell.task,
+                "axes": dict(cell.axes),
+            }
+            for cell in plan.in_order()
+        ],
+    }
