@@ -22,7 +22,6 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import read_cell, read_json, read_manifest
 from pytest_proteus.core.records import append_jsonl, read_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
-from pytest_proteus.sweep.options import OWN_SESSION
 
 POLICIES = ("resume", "fresh", "refuse", "overwrite")
 
@@ -92,9 +91,6 @@ class SessionFolder:
         try:
             for name in ("sweeps", "gates", "slots"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
-            ignore = self.base / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n", encoding="utf-8")
             hold(self.path, self.session)
         except OSError as error:
             raise ConfigurationError(
@@ -123,6 +119,9 @@ class SessionFolder:
         for other in (self.base / ".sessions").glob("*"):
             if not is_live(other) and time.time() - other.stat().st_mtime > 3600:
                 shutil.rmtree(other, ignore_errors=True)
+        for folder in (self.base / ".sessions", self.base):  # as they were found, when nothing else is in them
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 # --- sweep folders ----------------------------------------------------------------------------------------------------
@@ -166,6 +165,7 @@ def allocate(
         ConfigurationError: the policy forbids to use what is there; nothing was written then.
     """
     note = folder.path / "sweeps" / f"{name}.json"
+    named = exactly or (None if numbered else folder.base / name)
     with folder.lock():
         known = read_json(note)
         if known is not None:
@@ -173,15 +173,14 @@ def allocate(
             hold(out, folder.session)
             return SweepFolder(out, read_manifest(out) or {}, known["fresh"])
         manifest = draft()
-        if exactly is not None:
-            choice = _choose_only(exactly, manifest, policy)
-        elif numbered:
-            choice = _choose_numbered(folder.base / name, manifest, policy)
+        if named is None:
+            out, earlier = _choose_numbered(folder.base / name, manifest, policy)
         else:
-            choice = _choose_only(folder.base / name, manifest, policy)
-        out, earlier = choice
-        for part in ("cells", "progress", "runs/.proteus-records"):
-            (out / part).mkdir(parents=True, exist_ok=True)
+            out, earlier = named, may_use(named, manifest, policy)
+        if earlier is not None and policy == "overwrite":
+            _discard(out)
+            earlier = None
+        out.mkdir(parents=True, exist_ok=True)
         hold(out, folder.session)
         if earlier is not None:
             planned = {run["id"] for run in manifest["runs"]}
@@ -189,6 +188,10 @@ def allocate(
             manifest["other_runs"] = [run for run in others if run["id"] not in planned]
             manifest["created_at"] = earlier.get("created_at")
         write_json_atomic(out / "manifest.json", manifest)
+        for part in ("cells", "progress", "runs/.proteus-records"):
+            (out / part).mkdir(parents=True, exist_ok=True)
+        if exactly is None and not (folder.base / ".gitignore").exists():
+            (folder.base / ".gitignore").write_text("*\n", encoding="utf-8")
         write_json_atomic(note, {"name": name, "out": str(out), "fresh": earlier is None})
         return SweepFolder(out, manifest, earlier is None)
 
@@ -202,9 +205,10 @@ def _choose_numbered(parent: Path, manifest: dict[str, Any], policy: str) -> tup
             f"{parent} holds data already and --proteus-on-existing=refuse was given; "
             f"use resume, fresh or overwrite, or another --proteus-out"
         )
+    if free and read_manifest(free[0]) is None:
+        return free[0], None  # a session was killed before it had written its plan there
     if policy == "overwrite" and free:
-        shutil.rmtree(free[0])
-        return free[0], None
+        return free[0], read_manifest(free[0])
     if policy == "resume":
         for path in free:
             earlier = read_manifest(path)
@@ -213,20 +217,23 @@ def _choose_numbered(parent: Path, manifest: dict[str, Any], policy: str) -> tup
     return following, None
 
 
-def _choose_only(out: Path, manifest: dict[str, Any], policy: str) -> tuple[Path, dict[str, Any] | None]:
+def may_use(out: Path, manifest: dict[str, Any], policy: str) -> dict[str, Any] | None:
+    """The manifest of what lies in a folder that the user named, or None where nothing does. Writes nothing.
+
+    Raises:
+        ConfigurationError: it may not be used; names the keys of the condition that differ.
+    """
     if is_live(out):
         raise ConfigurationError(f"{out} is in use by another session; wait for it, or choose another folder")
     if not _contents(out):
-        return out, None
+        return None
     earlier = read_manifest(out)
     if earlier is None:
         raise ConfigurationError(
             f"{out} holds files but no manifest.json, so it is no sweep's folder; choose another one"
         )
     if policy == "overwrite":
-        for path in _contents(out):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        return out, None
+        return earlier
     if policy in ("refuse", "fresh"):
         raise ConfigurationError(
             f"{out} holds a sweep already and --proteus-on-existing={policy} was given; use resume or overwrite, or "
@@ -238,12 +245,17 @@ def _choose_only(out: Path, manifest: dict[str, Any], policy: str) -> tuple[Path
             f"{out} holds a sweep of another condition; it differs in {', '.join(keys)}. Choose another folder, or "
             f"discard it with --proteus-on-existing=overwrite"
         )
-    return out, earlier
+    return earlier
 
 
 def _contents(out: Path) -> list[Path]:
-    """What lies in a sweep's folder, without what the present session has put there to know itself by."""
-    return [path for path in out.glob("*") if path.name not in ("session.lock", OWN_SESSION)]
+    """What lies in a sweep's folder, without what sessions put there to know themselves by."""
+    return [path for path in out.glob("*") if path.name != "session.lock" and not path.name.startswith(".")]
+
+
+def _discard(out: Path) -> None:
+    for path in _contents(out):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

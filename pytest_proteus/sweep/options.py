@@ -192,10 +192,16 @@ def agents(config: pytest.Config) -> dict[str, str]:
     return found
 
 
+def sweep_folder(config: pytest.Config) -> Path | None:
+    """The folder of the only sweep itself, where ``proteus run`` names it."""
+    exactly = config.getoption("proteus_sweep_dir")
+    return Path(config.invocation_params.dir, exactly) if exactly else None
+
+
 def base_folder(config: pytest.Config) -> Path:
     """Where sweeps and sessions lie: ``--proteus-out``, or ``.proteus`` below the root folder."""
-    exactly = config.getoption("proteus_sweep_dir")
+    exactly = sweep_folder(config)
     if exactly:
-        return Path(config.invocation_params.dir, exactly) / OWN_SESSION
+        return exactly / OWN_SESSION
     given = text(config, "out")
     return Path(config.invocation_params.dir, given) if given else config.rootpath / ".proteus"

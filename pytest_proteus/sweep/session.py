@@ -23,7 +23,7 @@ from pytest_proteus.core.ledger import CellRecord, read_json
 from pytest_proteus.core.records import write_json_atomic
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.declare import Threshold
-from pytest_proteus.sweep.folder import SessionFolder, allocate, let_go, note_finished
+from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
 from pytest_proteus.sweep.gates import Gates
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import plan_entry, plan_lines
@@ -110,29 +110,44 @@ class SweepSession:
             self._print_plans(scopes)
         if not any(self.scopes.measures(item) for item in session.items):
             return
+        for scope in scopes:
+            with self.scopes.noting():
+                self._check_folder(scope)
+        self._raise_problems()
+        if self.scopes.problems:
+            return
         with self.scopes.noting():
             self.folder.open()
-            self._opened = True
             for scope in scopes:
                 self._open_scope(scope)
         self._raise_problems()
         if self.scopes.problems:
             return
+        self._opened = True
         self._write_session(session.items)
         if not self.identity.is_worker:
             self._announce()
             self._catch_sigterm()
 
+    def _check_folder(self, scope: Scope) -> None:
+        """Refuse a folder that the user named and that may not be used, before anything is written."""
+        named = options.sweep_folder(self.config) or (
+            self.folder.base / scope.declaration.name if options.text(self.config, "out") else None
+        )
+        if named is not None and read_json(self.folder.path / "sweeps" / f"{scope.declaration.name}.json") is None:
+            policy = options.one_of(self.config, "on-existing", options.ON_EXISTING)
+            if not (self.identity.is_worker and is_live(named)):  # another worker of this session may be faster
+                may_use(named, scope.planned().manifest(), policy)
+
     def _open_scope(self, scope: Scope) -> None:
         plan = scope.planned()
-        exactly = self.config.getoption("proteus_sweep_dir")
         found = allocate(
             self.folder,
             plan.name,
             plan.manifest,
             policy=options.one_of(self.config, "on-existing", options.ON_EXISTING),
             numbered=not options.text(self.config, "out"),
-            exactly=Path(self.config.invocation_params.dir, exactly) if exactly else None,
+            exactly=options.sweep_folder(self.config),
         )
         self._held.append(found.out)
         mine = {plan.run_ids[cell] for cell in plan.cells}
@@ -490,7 +505,10 @@ def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:
 def _headline(watched: Watched, session: str) -> str:
     from pytest_proteus.core.ledger import read_cell
 
-    records = [read_cell(watched.out, run_id) for run_id in watched.run_ids]
+    records = []
+    for run_id in watched.run_ids:
+        with contextlib.suppress(RecordError):  # whoever needs the cell says what is wrong with its file
+            records.append(read_cell(watched.out, run_id))
     done = sum(record is not None and record.state == "complete" and record.settled_by != session for record in records)
     begun = sum(record is not None and record.state in ("running", "abort") for record in records)
     kept = (f", {done} reused" if done else "") + (f", {begun} continued" if begun else "")

@@ -216,13 +216,16 @@ def test_a_changed_goal_starts_a_fresh_folder(suite):
 def test_a_changed_condition_is_refused_in_a_named_folder_before_anything_is_written(suite):
     suite.write(COUNTING)
     suite.run("-k", "completes", "--proteus-out=out")
-    before = {path: path.stat().st_mtime_ns for path in (suite.folder / "out" / "test_it").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (suite.folder / "out").rglob("*") if path.is_file()}
     suite.write(COUNTING.replace("episodes=2,", "episodes=2, goal='another',"))
-    result = suite.run("-k", "completes", "--proteus-out=out")
-    assert result.ret == 4
-    assert "it differs in" in result.stderr.str()
-    assert "goal" in result.stderr.str()
-    assert {path: path.stat().st_mtime_ns for path in (suite.folder / "out" / "test_it").rglob("*")} == before
+    for workers in ("0", "2"):
+        result = suite.run("-k", "completes", "--proteus-out=out", "-n", workers)
+        assert result.ret == 4
+        assert "it differs in" in result.stderr.str()
+        assert "goal" in result.stderr.str()
+        assert "outcome" not in result.stdout.str()
+        after = {path: path.stat().st_mtime_ns for path in (suite.folder / "out").rglob("*") if path.is_file()}
+        assert after == before
 
 
 def test_fresh_pays_again_and_overwrite_discards(suite):
@@ -384,3 +387,23 @@ def test_a_harness_that_cannot_run_here_is_skipped_with_its_reason(suite):
     assert set(suite.states().values()) == {"skipped:no such agent"}
     assert suite.proteus["outcome"] == "incomplete"
     assert result.ret == 1
+
+
+def test_a_session_that_died_before_its_plan_was_written_leaves_no_obstacle(suite):
+    suite.write(COUNTING)
+    (suite.folder / ".proteus" / "test_it" / "0001").mkdir(parents=True)
+    (suite.folder / "out" / "test_it" / "cells").parent.mkdir(parents=True)
+    suite.run("-k", "completes")
+    assert Path(suite.sweep["out"]).name == "0001"
+    assert suite.run("-k", "completes", "--proteus-out=out").ret == 0
+
+
+def test_a_damaged_cell_is_one_sentence(suite):
+    suite.write(COUNTING)
+    suite.run("-k", "completes")
+    cell = next((suite.folder / ".proteus" / "test_it" / "0001" / "cells").glob("*.json"))
+    cell.write_text("{")
+    result = suite.run("-k", "completes")
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    result.assert_outcomes(passed=5, errors=1)
+    result.stdout.fnmatch_lines(["*is not JSON*"])
