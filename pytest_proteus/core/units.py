@@ -276,7 +276,8 @@ def units(harness_root: Path, surfaces: Sequence[Surface]) -> dict[str, UnitTabl
     unlimited = Limits(entries=1 << 30, file_bytes=1 << 31, tree_bytes=1 << 40, depth=200)
     scanner = Scanner(os.fsencode(harness_root), _never, unlimited, paranoid=True, racy_ns=0, lenient=True)
     node, _ = scanner.walk()
-    return UnitTables(surfaces, reader(scanner.pending, _nothing)).move_to(node)
+    tables = UnitTables(surfaces, reader(scanner.pending, _nothing)).move_to(node)
+    return {name: dict(sorted(table.items())) for name, table in tables.items()}
 
 
 def _never(oid: bytes) -> bool:

@@ -160,8 +160,12 @@ def preserve_failed_candidate(work_tree: Path, restore_sha: str, episode: int, m
     """Keep the work tree of a failed episode under ``refs/failed/``, then go back to a checkpoint.
 
     Returns the kept commit. What cannot be kept of the tree is left out.
+
+    Raises:
+        SnapshotError: there is no such checkpoint; nothing has changed then.
     """
     with _writing(work_tree) as store:
+        store.node_of(restore_sha)
         kept = store.keep(store.scan(), episode, message)
         store.reset(restore_sha)
         return kept
@@ -173,6 +177,7 @@ def preserve_interrupted_candidate(work_tree: Path, restore_sha: str, episode: i
     Returns the kept commit, or an empty string when there was nothing to keep.
     """
     with _writing(work_tree) as store:
+        store.node_of(restore_sha)
         scan, kept = store.scan(), ""
         if scan.violations or scan.tree != scan.base:
             kept = store.keep(scan, episode, message)
