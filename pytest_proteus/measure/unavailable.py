@@ -36,6 +36,7 @@ REASONS: dict[str, str] = {
     "no_bounds": "no bounds are declared, so what is missing could be anything",
     "baseline_fingerprint_mismatch": "the baseline was made under another condition",
     "welch_needs_dispersion": "an arm of one run, or of runs that do not differ, has no dispersion to weigh it by",
+    "order_not_counted": "this level does not look at the order of actions",
     "not_measured": "the measurement was not asked for",
 }
 

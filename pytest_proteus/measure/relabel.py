@@ -1,0 +1,209 @@
+"""Relabelings of runs, and the sums of distances within and between arms under each of them. Knows no streams.
+
+All relabelings are gone through when they are few, else some are drawn. Distances are put on a grid of whole numbers
+first: sums of them are exact, so that labelings that tie do tie, in any order of summing and on any number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_proteus.measure.divergence import Draws, Floats
+
+Codes = NDArray[np.int16]
+
+#: Relabelings are enumerated up to so many.
+ENUMERATED = 50_000
+UNRESTRICTED, WITHIN_SEED = "unrestricted", "within_seed"
+_BATCH_BYTES = 48 << 20
+
+
+@dataclass(frozen=True)
+class Design:
+    """How runs may be relabeled.
+
+    Args:
+        sizes: runs of each arm, in the order of the arms' codes.
+        seeds: number of seeds that every arm has a run of, when labels move within seeds only; else None.
+    """
+
+    sizes: tuple[int, ...]
+    seeds: int | None = None
+
+    @property
+    def scheme(self) -> str:
+        """``unrestricted`` or ``within_seed``."""
+        return UNRESTRICTED if self.seeds is None else WITHIN_SEED
+
+    @property
+    def labelings(self) -> int:
+        """Distinct ways to give the runs their labels."""
+        if self.seeds is not None:
+            return int(math.factorial(len(self.sizes)) ** self.seeds)
+        ways = math.factorial(sum(self.sizes))
+        for size in self.sizes:
+            ways //= math.factorial(size)
+        return ways
+
+    @property
+    def partitions(self) -> int:
+        """Labelings that differ by more than the names of arms of one size: each gives another statistic."""
+        if self.seeds is not None:
+            return self.labelings // math.factorial(len(self.sizes))
+        same = math.prod(math.factorial(self.sizes.count(size)) for size in set(self.sizes))
+        return self.labelings // same
+
+    @property
+    def p_min(self) -> float:
+        """The smallest p that any outcome could have."""
+        return float(Fraction(1, self.partitions))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all labelings are gone through."""
+        return self.labelings <= ENUMERATED
+
+    def batches(self, codes: Codes, seed_of: NDArray[np.intp] | None, draws: int, seed: int) -> Iterator[Codes]:
+        """Labelings, one a row: all of them, the actual one included, or ``draws`` random ones.
+
+        Args:
+            codes: the actual arm of each run.
+            seed_of: number of each run's seed; None when labels move freely.
+            draws: how many are drawn when not all are gone through.
+            seed: of those draws.
+        """
+        n = len(codes)
+        rows = max(1, min(_BATCH_BYTES // (8 * n * max(1, len(self.sizes) - 1)), 1 << 14))
+        places = None if seed_of is None else np.argsort(seed_of, kind="stable").reshape(self.seeds or 1, -1)
+        if self.exact:
+            whole = self._all(n) if places is None else self._all_within(places, n)
+            for start in range(0, len(whole), rows):
+                yield whole[start : start + rows]
+            return
+        random = Draws(seed)
+        for start in range(0, draws, rows):
+            size = min(rows, draws - start)
+            if places is None:
+                yield _shuffled(codes, random.keys(size, n))
+            else:
+                out = np.empty((size, n), dtype=np.int16)
+                mixed = _shuffled(codes[places], random.keys(size, *places.shape))
+                out[:, places.ravel()] = mixed.reshape(size, n)
+                yield out
+
+    def _all(self, n: int) -> Codes:
+        out = np.full((1, n), len(self.sizes) - 1, dtype=np.int16)
+        free = np.arange(n, dtype=np.intp)[None, :]
+        for code, size in enumerate(self.sizes[:-1]):
+            left = free.shape[1]
+            chosen = np.array(list(itertools.combinations(range(left), size)), dtype=np.intp)
+            rest = np.ones((len(chosen), left), dtype=bool)
+            rest[np.arange(len(chosen))[:, None], chosen] = False
+            others = np.nonzero(rest)[1].reshape(len(chosen), left - size)
+            taken = free[:, chosen].reshape(-1, size)
+            out = np.repeat(out, len(chosen), axis=0)
+            out[np.arange(len(out))[:, None], taken] = code
+            free = free[:, others].reshape(-1, left - size)
+        return out
+
+    def _all_within(self, places: NDArray[np.intp], n: int) -> Codes:
+        orders = np.array(list(itertools.permutations(range(len(self.sizes)))), dtype=np.int16)
+        number = np.arange(self.labelings)
+        out = np.empty((self.labelings, n), dtype=np.int16)
+        for block in places:
+            number, which = np.divmod(number, len(orders))
+            out[:, block] = orders[which]
+        return out
+
+
+def _shuffled(codes: Codes, keys: NDArray[np.uint64]) -> Codes:
+    """The codes in the order of the keys, along the last axis."""
+    # a code rides in its key's lowest bits: sorting numbers is far faster than sorting their positions
+    low = np.uint64(0xFFFF)
+    ridden = (keys & ~low) | codes.astype(np.uint64)
+    ridden.sort(axis=-1)
+    return (ridden & low).astype(np.int16)
+
+
+def on_grid(distances: Floats) -> tuple[Floats, float]:
+    """Distances as whole numbers and what one of them is worth: any sum of all of them is below 2**53."""
+    n, most = len(distances), float(distances.max(initial=0.0))
+    if most == 0:
+        return np.zeros_like(distances), 1.0
+    top = math.frexp(most)[1]  # most < 2**top
+    bits = min(40, 52 - math.ceil(math.log2(n * n)))
+    return np.rint(np.ldexp(distances, bits - top)), math.ldexp(1.0, top - bits)
+
+
+def arm_sums(whole: Floats, labels: Codes, arms: int, *, cross: bool) -> tuple[Floats, Floats]:
+    """Sums over pairs of runs, for each labeling.
+
+    Args:
+        whole: n × n symmetric distances on the grid.
+        labels: labelings × n codes of arms.
+        arms: how many arms there are.
+        cross: whether the sums between arms are wanted; with two arms they follow from the others.
+
+    Returns:
+        Sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings, pairs in the order of
+        ``itertools.combinations``; empty when not wanted).
+    """
+    n, size = len(whole), len(labels)
+    total = whole.sum(axis=1)
+    inside = np.empty((arms, size))
+    between = np.zeros((arms * (arms - 1) // 2, size))
+    marks: list[Floats] = []
+    sums: list[Floats] = []
+    marked, summed = np.zeros((n, size)), np.zeros((n, size))
+    by_run = np.ascontiguousarray(labels.T)
+    for code in range(arms):
+        if code < arms - 1:
+            mark = (by_run == code).astype(np.float64)
+            reach = whole @ mark
+            marked += mark
+            summed += reach
+        else:
+            mark, reach = 1 - marked, total[:, None] - summed
+        inside[code] = np.einsum("ij,ij->j", mark, reach) / 2
+        if cross and arms > 2:
+            marks.append(mark)
+            sums.append(reach)
+    if cross and arms == 2:
+        between[0] = whole.sum() / 2 - inside[0] - inside[1]
+    elif cross:
+        for row, (g, h) in enumerate(itertools.combinations(range(arms), 2)):
+            between[row] = np.einsum("ij,ij->j", marks[g], sums[h])
+    return inside, between
+
+
+def welch(inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
+    """The Welch distance W_d of each labeling (Alekseyenko 2016, for D a squared distance): larger is farther apart.
+
+    For two arms and D = (x_i - x_j)² it is the square of Welch's t. An arm without dispersion counts as one with next
+    to none: its labeling then lies far out, as it should.
+    """
+    count = np.asarray(sizes, dtype=np.float64)
+    own = inside / count[:, None]
+    spread = own / (count * (count - 1))[:, None]  # s_g² / n_g
+    everything = inside.sum(axis=0) + between.sum(axis=0)
+    spread = np.maximum(spread, np.maximum(1e-15 * everything, 1e-300))
+    weight = 1 / spread
+    whole = weight.sum(axis=0)
+    arms, apart = len(sizes), np.zeros(inside.shape[1])
+    for row, (g, h) in enumerate(itertools.combinations(range(arms), 2)):
+        joined = (inside[g] + inside[h] + between[row]) / (count[g] + count[h])
+        centroids = (count[g] + count[h]) / (count[g] * count[h]) * (joined - (own[g] + own[h]))
+        # w_g w_h / W without overflow
+        apart += centroids / (spread[g] * spread[h] * whole)
+    if arms == 2:
+        return apart
+    uneven = ((1 - weight / whole) ** 2 / (count - 1)[:, None]).sum(axis=0)
+    out: Floats = apart / ((arms - 1) * (1 + 2 * (arms - 2) / (arms**2 - 1) * uneven))
+    return out
