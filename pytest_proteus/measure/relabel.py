@@ -22,7 +22,8 @@ Codes = NDArray[np.int16]
 #: Relabelings are enumerated up to so many.
 ENUMERATED = 50_000
 UNRESTRICTED, WITHIN_SEED = "unrestricted", "within_seed"
-_BATCH_BYTES = 48 << 20
+#: Bytes of one arm's marks at a time: they are read several times over and should stay in the cache.
+_BATCH_BYTES = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Design:
             seed: of those draws.
         """
         n = len(codes)
-        rows = max(1, min(_BATCH_BYTES // (8 * n * max(1, len(self.sizes) - 1)), 1 << 14))
+        rows = max(64, _BATCH_BYTES // (8 * n))
         places = None if seed_of is None else np.argsort(seed_of, kind="stable").reshape(self.seeds or 1, -1)
         if self.exact:
             whole = self._all(n) if places is None else self._all_within(places, n)
@@ -142,44 +143,35 @@ def on_grid(distances: Floats) -> tuple[Floats, float]:
     return np.rint(np.ldexp(distances, bits - top)), math.ldexp(1.0, top - bits)
 
 
-def arm_sums(whole: Floats, labels: Codes, arms: int, *, cross: bool) -> tuple[Floats, Floats]:
+def arm_sums(whole: Floats, labels: Codes, arms: int) -> tuple[Floats, Floats]:
     """Sums over pairs of runs, for each labeling.
 
     Args:
         whole: n × n symmetric distances on the grid.
         labels: labelings × n codes of arms.
         arms: how many arms there are.
-        cross: whether the sums between arms are wanted; with two arms they follow from the others.
 
     Returns:
         Sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings, pairs in the order of
-        ``itertools.combinations``; empty when not wanted).
+        ``itertools.combinations``).
     """
-    n, size = len(whole), len(labels)
-    total = whole.sum(axis=1)
-    inside = np.empty((arms, size))
-    between = np.zeros((arms * (arms - 1) // 2, size))
+    size, last = len(labels), arms - 1
+    pairs = {pair: row for row, pair in enumerate(itertools.combinations(range(arms), 2))}
+    inside, between = np.empty((arms, size)), np.empty((len(pairs), size))
+    by_run, total = labels.T, whole.sum(axis=1)
     marks: list[Floats] = []
-    sums: list[Floats] = []
-    marked, summed = np.zeros((n, size)), np.zeros((n, size))
-    by_run = np.ascontiguousarray(labels.T)
-    for code in range(arms):
-        if code < arms - 1:
-            mark = (by_run == code).astype(np.float64)
-            reach = whole @ mark
-            marked += mark
-            summed += reach
-        else:
-            mark, reach = 1 - marked, total[:, None] - summed
-        inside[code] = np.einsum("ij,ij->j", mark, reach) / 2
-        if cross and arms > 2:
-            marks.append(mark)
-            sums.append(reach)
-    if cross and arms == 2:
-        between[0] = whole.sum() / 2 - inside[0] - inside[1]
-    elif cross:
-        for row, (g, h) in enumerate(itertools.combinations(range(arms), 2)):
-            between[row] = np.einsum("ij,ij->j", marks[g], sums[h])
+    for g in range(last):
+        mark = np.equal(by_run, g).astype(np.float64)
+        reach = whole @ mark
+        inside[g] = np.einsum("ij,ij->j", mark, reach) / 2
+        for h, other in enumerate(marks):
+            between[pairs[h, g]] = np.einsum("ij,ij->j", other, reach)
+        marks.append(mark)
+    # what involves the last arm is what is left of each arm's distances to all, and of all distances
+    for g, mark in enumerate(marks):
+        others = [between[pairs[min(g, h), max(g, h)]] for h in range(last) if h != g]
+        between[pairs[g, last]] = total @ mark - 2 * inside[g] - sum(others)
+    inside[last] = total.sum() / 2 - inside[:last].sum(axis=0) - between.sum(axis=0)
     return inside, between
 
 

@@ -656,13 +656,13 @@ def _compared(
 ) -> BetweenWithin:
     arms, codes = len(sizes), runs.codes
     whole, worth = on_grid(runs.matrix)
-    inside, outside = arm_sums(whole, codes[None, :], arms, cross=True)
+    inside, outside = arm_sums(whole, codes[None, :], arms)
     robust = min(sizes) > 1 and bool((inside > 0).all())
     actual = float(inside.sum())
     far = float(welch(inside * worth, outside * worth, sizes)[0]) if robust else 0.0
     hits = far_hits = count = 0
     for labels in design.batches(codes, seed_of, permutations, seed):
-        own, others = arm_sums(whole, labels, arms, cross=robust)
+        own, others = arm_sums(whole, labels, arms)
         hits += int((own.sum(axis=0) <= actual).sum())
         if robust:
             far_hits += int((welch(own * worth, others * worth, sizes) >= far - 1e-9 * abs(far)).sum())
