@@ -35,7 +35,8 @@ class Scenario(NamedTuple):
     files: int
     measured: bool
     episodes: int
-    factor: float
+    factor: float = 0
+    steady: bool = False
 
 
 SCENARIOS = (
@@ -62,6 +63,11 @@ def policy(phase: str, prompt: str, episode: int, rng: Any) -> list[tuple[str, s
     return []
 
 
+def steady_policy(phase: str, prompt: str, episode: int, rng: Any) -> list[tuple[str, str | None, str]]:
+    """Two of twenty notes written anew in each episode: the tree keeps its size, only the history grows."""
+    return [("write_note", "notes", f"note_{episode % 20}")] if phase in ("act", "reflect") else []
+
+
 class ProcessCount:
     """Counts the processes that this one starts, however it does so."""
 
@@ -74,7 +80,7 @@ class ProcessCount:
             self.started += 1
 
 
-def measure(package: str, files: int, measured: bool, episodes: int) -> dict[str, Any]:
+def measure(package: str, files: int, measured: bool, episodes: int, steady: bool = False) -> dict[str, Any]:
     """Seconds of each of ``episodes`` episodes, and how many processes they started."""
     core = importlib.import_module(f"{package}.core")
     episode = importlib.import_module(f"{package}.core.episode")
@@ -97,7 +103,7 @@ def measure(package: str, files: int, measured: bool, episodes: int) -> dict[str
             started.append(count.started)
             return super().run_episode(spec)
 
-    adapter = Timed(policy=policy)
+    adapter = Timed(policy=steady_policy if steady else policy)
     goal = core.GoalConfig.of(text="Keep it tidy.", evaluators=_evaluators(package, core, adapter) if measured else ())
     with tempfile.TemporaryDirectory() as folder:
         config = core.RunConfig(
@@ -134,6 +140,7 @@ def in_process_of_its_own(python: str, package: str, scenario: Scenario) -> dict
     """``measure`` in a fresh process of the environment ``python``."""
     command = [python, __file__, "--measure", package, "--files", str(scenario.files)]
     command += ["--episodes", str(scenario.episodes), *(["--measured"] if scenario.measured else [])]
+    command += ["--steady"] if scenario.steady else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return value
@@ -167,7 +174,7 @@ def compare(peer: str, scenario: Scenario, rounds: int) -> bool:
 
 
 def late_and_early() -> bool:
-    found = in_process_of_its_own(sys.executable, "pytest_proteus", Scenario("", 0, True, 1_000, 0))
+    found = in_process_of_its_own(sys.executable, "pytest_proteus", Scenario("", 100, False, 1_000, steady=True))
     early, late = (statistics.median(found["seconds"][part]) for part in (slice(0, 50), slice(950, 1_000)))
     text = f"{early * 1000:.2f} ms, late {late * 1000:.2f} ms: {late / early:.2f}x"
     flat = row("episodes 951-1000 beside 1-50", text, f"<= {LATE_OVER_EARLY}x", late / early <= LATE_OVER_EARLY)
@@ -207,9 +214,11 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--episodes", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--measured", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--steady", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure, options.files, options.measured, options.episodes)))
+        found = measure(options.measure, options.files, options.measured, options.episodes, options.steady)
+        print(json.dumps(found))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         peer = peer_environment(Path(folder) / "peer")
