@@ -5,6 +5,7 @@ From pytest's collection to plans. Opens no folder and runs nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +106,9 @@ class Scopes:
     def explain(self, collector: pytest.Module, report: pytest.CollectReport) -> None:
         """Note what is behind a module that could not be collected, where a bare callable in a marker is."""
         told = str(report.longrepr)
-        if "instead of Mark" in told or ("TypeError" in told and "mark.evaluator(" in told):
+        called = re.search(r"TypeError: (?:.*\.)?(\w+)\(\) ", told)
+        source = collector.path.read_text(encoding="utf-8", errors="replace") if called else ""
+        if "instead of Mark" in told or (called and re.search(rf"mark\.evaluator\(\s*{called[1]}\b", source)):
             self.problems.append(
                 f"{collector.nodeid}: evaluator(callable) needs a name; write evaluator(callable, name='…'): "
                 f"without name= pytest takes the callable for the test that is marked"

@@ -243,12 +243,10 @@ class SweepSession:
         except Stopped:
             pytest.skip("the session was asked to stop before this cell was begun")
         except OSError as error:
-            pytest.fail(
-                f"{error.filename or store.out}: {error.strerror or error}; {KEPT}",
-                pytrace=False,
-            )
+            told = f"{error.filename or store.out}: {error.strerror or error}; {KEPT}"
+            raise pytest.fail.Exception(told, pytrace=False) from None
         except (RecordError, ConfigurationError) as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         for cell, record in zip(cells, records, strict=True):
             if record.run_id in store.begun_here:
                 store.begun_here.discard(record.run_id)
