@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -167,6 +167,71 @@ def sweep(request: pytest.FixtureRequest) -> Sweep:
 def gate(request: pytest.FixtureRequest) -> Gates:
     """Holds numbers against bounds: recorded at once, failed together after the test's body."""
     return sweep_session(request.config).gates_of(request.node)
+
+
+@pytest.fixture(scope="session")
+def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
+    """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs."""
+    from pytest_proteus.measure.sweeps import score_estimate
+
+    session = sweep_session(request.config)
+
+    def score(metric: str, arm: str | None = None, episode: int | str = "last") -> Any:
+        spec = sweep.evaluator(metric)
+
+        def of(runs: Sequence[Run]) -> Any:
+            chosen = [run for run in runs if arm in (None, run.arm)]
+            return score_estimate(chosen, metric, episode=episode, direction=spec.direction, bounds=spec.bounds)
+
+        where = f"{metric}[{arm}]" if arm else metric
+        return session.statistic(sweep, f"scores {where} at {episode}", of, direction=spec.direction, scale="score")
+
+    return score
+
+
+@pytest.fixture(scope="session")
+def structure(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """Arm → surface → Estimate of the units that were built by the last planned episode."""
+    from pytest_proteus.measure import sweeps
+
+    def of(runs: Sequence[Run]) -> Any:
+        return sweeps.structure(runs, sweep.surfaces_of(runs[0].harness))
+
+    return sweep_session(request.config).statistic(sweep, "structure", of, direction="neutral", scale="units")
+
+
+@pytest.fixture(scope="session")
+def travel(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """Arm → surface → Estimate of the path length over all episodes."""
+    from pytest_proteus.measure import sweeps
+
+    def of(runs: Sequence[Run]) -> Any:
+        return sweeps.travel(runs, sweep.surfaces_of(runs[0].harness))
+
+    return sweep_session(request.config).statistic(sweep, "travel", of, direction="neutral", scale="units changed")
+
+
+@pytest.fixture(scope="session")
+def reliability(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """Arm → whether its runs reproduce each other: ``ratio`` below 0.5 is reliable."""
+    from pytest_proteus.measure.sweeps import arm_reliability
+
+    return sweep_session(request.config).statistic(
+        sweep, "reliability", arm_reliability, direction="lower", scale="distance within / distance of random draws"
+    )
+
+
+@pytest.fixture(scope="session")
+def separation(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """Whether arms differ more than runs of one arm do: ``R``, ``index``, ``within``, ``between``, ``p``, ``p_min``."""
+    from pytest_proteus.measure.sweeps import arm_separation
+
+    def of(runs: Sequence[Run]) -> Any:
+        return arm_separation(runs, shared_seeds=sweep.shares_seeds(runs[0].harness))
+
+    return sweep_session(request.config).statistic(
+        sweep, "separation", of, direction="neutral", scale="R: distance between arms / within arms"
+    )
 
 
 # --- collection -------------------------------------------------------------------------------------------------------

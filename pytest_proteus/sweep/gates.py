@@ -1,6 +1,7 @@
 """Gates: a number held against a bound gives a verdict, recorded at once and failed together after the test's body.
 
-Plain numbers only; what cannot be computed never passes.
+A plain number passes or fails. An estimate passes when its whole interval lies on the right side of the bound, fails
+when it lies on the wrong side, and is undecided in between. What cannot be computed never passes.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Verdict:
         name: name of the gate.
         verdict: ``pass``, ``fail``, ``undecided`` or ``unavailable``. Only ``pass`` is true.
         value: the number, or None where there was none.
+        interval: the interval of an estimate, as plain data; None for a plain number.
+        n: values behind it.
+        n_missing: values that are missing.
         op: one of ``THRESHOLDS``.
         bound: the bound.
         reason: why it is unavailable or undecided; empty otherwise.
@@ -60,6 +64,9 @@ class Verdict:
     bound: float
     reason: str = ""
     blocking: bool = True
+    interval: Mapping[str, Any] | None = None
+    n: int | None = None
+    n_missing: int | None = None
 
     def __bool__(self) -> bool:
         return self.verdict == "pass"
@@ -77,9 +84,8 @@ def number(value: Any) -> tuple[float | None, str]:
     """A plain finite number and no reason, or None and why it is none."""
     if value is None:
         return None, "there is no value"
-    reason = getattr(value, "reason", None)
-    if isinstance(reason, str) and not hasattr(value, "__float__"):
-        return None, reason
+    if isinstance(getattr(value, "reason", None), str) and not hasattr(value, "__float__"):
+        return None, str(value)
     if isinstance(value, (str, bytes)):
         return None, f"{value!r} is a text, not a number"
     try:
@@ -90,12 +96,42 @@ def number(value: Any) -> tuple[float | None, str]:
 
 
 def decide(name: str, value: Any, op: str, bound: float, *, blocking: bool = True) -> Verdict:
-    """The verdict on a plain number."""
+    """The verdict on a plain number or an estimate."""
+    if not isinstance(getattr(value, "reason", None), str) and hasattr(value, "interval"):
+        return _decide_estimate(name, value, op, bound, blocking)
     found, reason = number(value)
     if found is None:
-        return Verdict(name, "unavailable", None, op, bound, reason, blocking)
+        return Verdict(name, "unavailable", None, op, bound, reason, blocking, n=0, n_missing=1)
     passed = OPERATORS[op](found, bound)
-    return Verdict(name, "pass" if passed else "fail", found, op, bound, "", blocking)
+    return Verdict(name, "pass" if passed else "fail", found, op, bound, "", blocking, n=1, n_missing=0)
+
+
+def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: bool) -> Verdict:
+    """Each end of a two-sided interval of level 0.9 is a one-sided test at 0.05: a pass and a fail are both tested."""
+    counts = {"n": value.n, "n_missing": value.n_missing}
+    interval = value.interval
+    if not hasattr(interval, "low") or not isinstance(interval.low, float):
+        return Verdict(name, "unavailable", value.value, op, bound, str(interval), blocking, **counts)
+    if op == "equals":
+        told = "an estimate never equals a number; give it at_least and at_most"
+        return Verdict(name, "unavailable", value.value, op, bound, told, blocking, **counts)
+    verdict, reason = _side(interval, op, bound), ""
+    shown = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {value.n}"
+    if verdict == "undecided":
+        reason = f"{shown}: it straddles the bound"
+    elif value.n_missing:
+        wider = value.with_missing
+        known = isinstance(getattr(wider, "low", None), float)
+        if not known or _side(wider, op, bound) != verdict:
+            verdict, reason = "undecided", f"{value.n_missing} missing runs could turn it; {shown}"
+    ends = {"method": interval.method, "level": interval.level, "low": interval.low, "high": interval.high}
+    finite = {key: None if isinstance(end, float) and math.isinf(end) else end for key, end in ends.items()}
+    return Verdict(name, verdict, value.value, op, bound, reason or shown, blocking, finite, **counts)
+
+
+def _side(interval: Any, op: str, bound: float) -> str:
+    held = [OPERATORS[op](end, bound) for end in (interval.low, interval.high)]
+    return "pass" if all(held) else "undecided" if any(held) else "fail"
 
 
 @dataclass
@@ -172,8 +208,10 @@ class Gates:
             kind="threshold",
             value=verdict.value,
             threshold={"op": threshold.op, "bound": threshold.bound},
-            n=None if verdict.value is None else 1,
-            n_missing=1 if verdict.value is None else 0,
+            interval=verdict.interval,
+            alpha=None if verdict.interval is None else round((1 - verdict.interval["level"]) / 2, 12),
+            n=verdict.n,
+            n_missing=verdict.n_missing,
             blocking=blocking,
             verdict=verdict.verdict,
             reason=verdict.reason or None,
@@ -204,9 +242,10 @@ class Gates:
         for label, score in chosen:
             self.record(label, score, bound, source="evaluator", blocking=blocking, metric=name)
 
-    def failures(self) -> list[str]:
-        """One line for each blocking verdict that is no pass."""
-        return [str(verdict) for verdict in self.verdicts if verdict.blocking and not verdict]
+    def failures(self, *, undecided: bool = True) -> list[str]:
+        """One line for each blocking verdict that is no pass; ``undecided`` says whether those that are count."""
+        counted = [item for item in self.verdicts if item.blocking and not item]
+        return [str(item) for item in counted if undecided or item.verdict != "undecided"]
 
 
 def _bound(name: str, op: str, bound: Any) -> float:

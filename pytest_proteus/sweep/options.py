@@ -12,6 +12,7 @@ ON_EXISTING = ("resume", "fresh", "refuse", "overwrite")
 RETRY = ("errored", "lost", "skipped", "timeout")
 WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini")
 SANDBOXES = ("none",)
+UNDECIDED = ("fail", "pass", "skip")
 
 #: Where the session lies when it is given the sweep's folder itself, and so has no other place of its own.
 OWN_SESSION = ".session"
@@ -33,6 +34,12 @@ _VALUES = {
         "",
         "STATES",
         f"run cells again that ended as one of these, comma-separated: {', '.join(RETRY)}",
+    ),
+    "undecided": (
+        "string",
+        "fail",
+        "WHAT",
+        "what a gate on an estimate does to its test while the data cannot decide it: fail, pass or skip",
     ),
     "max-missing": (
         "string",

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.goal import EvaluatorSpec
 from pytest_proteus.core.ledger import CellRecord, ledger
 from pytest_proteus.core.records import read_records, read_trace
 from pytest_proteus.sweep.declare import nearest
@@ -184,6 +185,33 @@ class Sweep:
         for run in self.runs:
             grouped.setdefault(run.arm, []).append(run)
         return grouped
+
+    def strata(self) -> dict[str, list[Run]]:
+        """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool them."""
+        grouped: dict[str, list[Run]] = {}
+        for run in self.runs:
+            further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
+            stratum = "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
+            grouped.setdefault(stratum, []).append(run)
+        return grouped
+
+    def surfaces_of(self, harness: str) -> list[Surface]:
+        """The declared surfaces of one of the sweep's harnesses, by label."""
+        return self._plan.surfaces[harness]
+
+    def shares_seeds(self, harness: str) -> bool:
+        """Whether a seed means the same start of this harness in every arm."""
+        cell = next(cell for cell in self._plan.cells if cell.harness == harness)
+        return bool(getattr(self._plan.adapter(cell), "seeded", False))
+
+    def evaluator(self, name: str) -> EvaluatorSpec:
+        """What an attached evaluator declares.
+
+        Raises:
+            LookupError: none of that name is attached.
+        """
+        known = next(iter(self.runs))._evaluator(name)
+        return self._plan.attached[known].spec
 
     @property
     def surfaces(self) -> list[Surface]:

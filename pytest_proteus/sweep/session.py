@@ -20,7 +20,7 @@ import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_json
-from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.core.records import append_jsonl, plain, write_json_atomic
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
@@ -103,6 +103,7 @@ class SweepSession:
         scopes = [scope for scope in self.scopes.distinct() if id(scope) in wanted and scope.plan is not None]
         with self.scopes.noting():
             options.max_missing(self.config)
+            options.one_of(self.config, "undecided", options.UNDECIDED)
         self._raise_problems()
         if self.scopes.problems or self.config.option.collectonly:
             return
@@ -235,6 +236,47 @@ class SweepSession:
             scope.whole = Sweep(plan, scope.cells().out, self._demand(scope, plan.cells))
         return scope.whole
 
+    def statistic(self, sweep: Sweep, name: str, compute: Callable[[Sequence[Run]], Any], **told: str) -> Any:
+        """A statistic of a whole sweep, per stratum, computed here and written down for the report.
+
+        Args:
+            sweep: the sweep.
+            name: name in the report.
+            compute: from the runs of one stratum to a value, or to a mapping of arms to values.
+            told: ``direction``, ``scale`` and ``interpretation`` for readers of the report.
+
+        Returns:
+            The value; with several strata a mapping of ``(stratum, arm)`` or of ``stratum`` to values.
+        """
+        values = {}
+        for stratum, runs in sweep.strata().items():
+            began = time.perf_counter()
+            values[stratum] = compute(runs)
+            self._write_statistic(sweep, name, stratum, values[stratum], time.perf_counter() - began, told)
+        if len(values) == 1:
+            return next(iter(values.values()))
+        if all(type(value) is dict for value in values.values()):
+            return {(stratum, arm): item for stratum, value in values.items() for arm, item in value.items()}
+        return values
+
+    def _write_statistic(
+        self, sweep: Sweep, name: str, stratum: str, value: Any, seconds: float, told: Mapping[str, str]
+    ) -> None:
+        several = len(sweep.strata()) > 1
+        unavailable = value.as_dict() if hasattr(value, "as_dict") else None
+        entry = {
+            "sweep": sweep.name,
+            "name": name,
+            "stratum": stratum if several else None,
+            "value": _plain_statistic(value),
+            "unavailable": unavailable["reason"] if unavailable else None,
+            "seconds": seconds,
+            **told,
+        }
+        folder = self.folder.path / "statistics"
+        folder.mkdir(exist_ok=True)
+        append_jsonl(folder / f"{self.identity.worker}.jsonl", entry)
+
     def _demand(self, scope: Scope, cells: Sequence[Cell]) -> list[CellRecord]:
         store = scope.cells()
         try:
@@ -310,10 +352,13 @@ class SweepSession:
         gates = item.stash.get(_gates, None)
         if gates is None:
             return
-        failures = gates.failures()
         del item.stash[_gates]  # a test that is run again decides anew
+        policy = options.one_of(self.config, "undecided", options.UNDECIDED)
+        failures = gates.failures(undecided=policy == "fail")
         if passed and failures:
             pytest.fail("\n".join(failures), pytrace=False)
+        if passed and policy == "skip" and gates.failures():
+            pytest.skip("\n".join(gates.failures()))
 
     def _thresholds(self, item: pytest.Function) -> dict[str, list[Threshold]]:
         """Evaluator name → the bounds of every marker in the item's scope, each once."""
@@ -494,6 +539,12 @@ class SweepSession:
         else:
             terminal.ensure_newline()
             terminal.write_line(text)
+
+
+def _plain_statistic(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain_statistic(item) for key, item in value.items()}
+    return plain(value.to_json()) if hasattr(value, "to_json") else plain(value)
 
 
 def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:

@@ -1,0 +1,193 @@
+"""Statistics of a finished sweep: from its runs to one value for each arm, or for the arms together.
+
+Pure functions of runs; a run without a value stays in as missing, with its reason, and is never counted as zero. Knows
+nothing of fixtures and reports: it takes whatever has the attributes of ``FinishedRun``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_proteus.core.adapter import ActionEvent, Surface
+from pytest_proteus.core.errors import RecordError
+from pytest_proteus.core.snapshot import SnapshotError
+from pytest_proteus.core.units import SurfaceDelta
+from pytest_proteus.measure.distance import path_length_of_run
+from pytest_proteus.measure.stream import BetweenWithin, Reliability, reliability, separation, tool_stream
+from pytest_proteus.measure.summary import Bounds, Estimate, Observation, estimate
+from pytest_proteus.measure.unavailable import Unavailable
+
+
+class FinishedRun(Protocol):
+    """What is needed of a run."""
+
+    @property
+    def harness(self) -> str: ...
+    @property
+    def arm(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def root(self) -> Path: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def episodes(self) -> int: ...
+    @property
+    def episodes_complete(self) -> int: ...
+    def trace(self, episode: int) -> Sequence[ActionEvent]: ...
+    def scores(self, name: str) -> list[float | None]: ...
+
+
+def by_arm(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Arm → its runs, in the order given."""
+    grouped: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        grouped.setdefault(run.arm, []).append(run)
+    return grouped
+
+
+def stream_of(run: FinishedRun) -> list[str]:
+    """The tools of all completed episodes, in order."""
+    return [tool for episode in range(1, run.episodes_complete + 1) for tool in tool_stream(run.trace(episode))]
+
+
+def arm_reliability(runs: Sequence[FinishedRun], level: str = "freq") -> dict[str, Reliability | Unavailable]:
+    """Arm → whether its complete runs resemble each other: ``ratio`` below 0.5 is reliable; see ``stream.reliability``.
+
+    Runs that are not complete are left out: streams of unequal length are not comparable.
+    """
+    return {
+        arm: reliability([stream_of(run) for run in listed if run.state == "complete"], level)
+        for arm, listed in by_arm(runs).items()
+    }
+
+
+def arm_separation(
+    runs: Sequence[FinishedRun], level: str = "freq", *, shared_seeds: bool = False
+) -> BetweenWithin | Unavailable:
+    """Whether arms differ more than runs of one arm do, over the complete runs; see ``stream.separation``.
+
+    Args:
+        runs: runs of one stratum.
+        level: ``freq``, ``order`` or ``ncd``.
+        shared_seeds: whether a seed means the same start in every arm.
+    """
+    grouped = {arm: [run for run in listed if run.state == "complete"] for arm, listed in by_arm(runs).items()}
+    grouped = {arm: listed for arm, listed in grouped.items() if listed}
+    return separation(
+        {arm: [stream_of(run) for run in listed] for arm, listed in grouped.items()},
+        level,
+        seeds={arm: [run.seed for run in listed] for arm, listed in grouped.items()},
+        shared_seeds=shared_seeds,
+    )
+
+
+def score_estimate(
+    runs: Sequence[FinishedRun],
+    metric: str,
+    *,
+    episode: int | str = "last",
+    direction: str = "neutral",
+    bounds: Bounds | None = None,
+) -> Estimate | Unavailable:
+    """The mean of an evaluator's score over runs, at one episode.
+
+    Args:
+        runs: runs of one arm.
+        metric: name of the evaluator.
+        episode: one-based, or ``last``: the last planned one, so that runs are compared at the same episode. A run that
+            did not get there is missing.
+        direction: which scores are better.
+        bounds: smallest and largest possible score, where declared.
+    """
+    observations = []
+    for run in runs:
+        at = run.episodes if episode == "last" else int(episode)
+        scores = run.scores(metric)
+        value = scores[at - 1] if 0 < at <= len(scores) else None
+        reason = "" if value is not None else _why(run, at, "the evaluator gave no score")
+        observations.append(_observation(run, value, reason))
+    return _estimated(observations, direction, f"score of {metric}", bounds)
+
+
+def structure(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[str, dict[str, Any]]:
+    """Arm → surface → units of the last planned episode's accepted state: more is more, not better."""
+    return _per_surface(runs, surfaces, _units_of, "units")
+
+
+def travel(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[str, dict[str, Any]]:
+    """Arm → surface → path length over all checkpoints: units added, dropped and revised, back and forth counted."""
+
+    def measured(run: FinishedRun, listed: Sequence[Surface]) -> dict[str, float]:
+        moved: Mapping[str, SurfaceDelta] = path_length_of_run(run.root / "harness", listed)
+        return {name: float(step.added + step.dropped + step.revised) for name, step in moved.items()}
+
+    return _per_surface(runs, surfaces, measured, "units changed along the path")
+
+
+def _units_of(run: FinishedRun, surfaces: Sequence[Surface]) -> dict[str, float]:
+    from pytest_proteus.core import snapshot
+    from pytest_proteus.core.snapshot import Reader, git_dir_of
+    from pytest_proteus.core.units import UnitTables
+
+    work = run.root / "harness"
+    commit = snapshot.commit_for_episode(work, run.episodes)
+    if commit is None:
+        raise RecordError(f"{run.root} has no checkpoint of episode {run.episodes}")
+    reader = Reader(git_dir_of(work))
+    try:
+        tables = UnitTables(surfaces, reader.read_blob)
+        found = tables.from_entries(reader.tree_entries(commit), reader.read_blob)
+    finally:
+        reader.close()
+    return {name: float(len(table)) for name, table in found.items()}
+
+
+def _per_surface(
+    runs: Sequence[FinishedRun],
+    surfaces: Sequence[Surface],
+    measured: Callable[[FinishedRun, Sequence[Surface]], Mapping[str, float]],
+    scale: str,
+) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for arm, listed in by_arm(runs).items():
+        observations: dict[str, list[Observation]] = {surface.name: [] for surface in surfaces}
+        for run in listed:
+            values: Mapping[str, float] = {}
+            reason = _why(run, run.episodes, "")
+            if not reason:
+                try:
+                    values = measured(run, surfaces)
+                except (RecordError, SnapshotError) as error:
+                    reason = str(error)
+            for name, column in observations.items():
+                column.append(_observation(run, values.get(name), reason))
+        found[arm] = {name: _estimated(column, "neutral", scale, (0, None)) for name, column in observations.items()}
+    return found
+
+
+def _why(run: FinishedRun, episode: int, otherwise: str) -> str:
+    if run.episodes_complete < episode:
+        return f"{run.state}: {run.episodes_complete} of {run.episodes} episodes"
+    return otherwise
+
+
+def _observation(run: FinishedRun, value: float | None, reason: str) -> Observation:
+    return Observation(value, run.harness, run.arm, run.seed, run.run_id, reason)
+
+
+def _estimated(
+    observations: Sequence[Observation], direction: str, scale: str, bounds: Bounds | None
+) -> Estimate | Unavailable:
+    return estimate(
+        [item.value for item in observations],
+        direction=direction,
+        scale=scale,
+        bounds=bounds,
+        observations=observations,
+    )
