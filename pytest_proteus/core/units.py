@@ -92,7 +92,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _parse(data: bytes) -> ast.Module | None:
+def parse_python(data: bytes) -> ast.Module | None:
     """The module, or None when this is not Python, or not for a parser."""
     if len(data) > PARSED_BYTES or (sys.version_info < (3, 12) and data.count(b"{") > PARSED_BRACES):
         return None
@@ -113,7 +113,7 @@ def _parse(data: bytes) -> ast.Module | None:
 
 def _split(data: bytes) -> tuple[tuple[str, str], ...] | None:
     """(name, digest) of a module's top-level functions and classes, and ``<module>`` for all other lines."""
-    module = _parse(data)
+    module = parse_python(data)
     if module is None:
         return None
     lines = _LINES.findall(data)
