@@ -11,4 +11,3 @@ def pytest_configure(config):
         server.start()
         config.add_cleanup(server.stop)
         config.option.proteus_endpoint = [f"{wire}={url}" for wire, url in server.endpoint.items()]
-        config.option.proteus_model = config.getoption("proteus_model") or ["scripted"]

@@ -1,5 +1,7 @@
 """Two self-editing episodes of a real coding agent in each of two arms."""
 
+import os
+
 import pytest
 
 from pytest_proteus import NEUTRAL, review
@@ -16,6 +18,7 @@ pytestmark = [
         phases=["act", "reflect"],
         goal="Keep what you learn where you will find it again.",
         harness=["pi"],
+        model=[os.environ.get("PI_AGENT_MODEL", "scripted")],
         arm=[NEUTRAL, review("notes")],
         seed=[0],
         phase_timeout=300,
