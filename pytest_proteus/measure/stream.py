@@ -41,6 +41,7 @@ __all__ = [
     "ncd",
     "ncd_parts",
     "order_distance",
+    "rarefied_distances",
     "reliability",
     "separation",
     "tool_stream",
@@ -53,6 +54,7 @@ TEXT_TOKEN = "<text>"
 #: Below this ratio to the composition-matched null an arm counts as reproducing itself.
 RELIABLE_BELOW = 0.5
 _SHUFFLES = 20
+_RAREFIED = 10
 
 
 def tool_stream(trace: Sequence[ActionEvent]) -> list[str]:
@@ -200,6 +202,35 @@ def mean_distances(runs: Sequence[Sequence[Stream]], level: str = "freq") -> Flo
     out = np.triu(sums / np.outer(counts, counts), 1)
     symmetric: Floats = out + out.T
     return symmetric
+
+
+def rarefied_distances(
+    streams: Sequence[Stream], level: str = "freq", *, draws: int = _RAREFIED, seed: int = 0
+) -> Floats:
+    """``distances`` of what streams of the shortest one's length would have: the mean over random parts of that size.
+
+    Short streams are farther from everything, whatever their policy; the means of these distances compare. Their spread
+    does not, since the parts of long streams average out: relabel runs by them only with one draw. Parts are drawn
+    without replacement, at level ``order`` from a stream's pairs of neighbours.
+
+    Raises:
+        ConfigurationError: level ``ncd``, whose order no random part keeps, and what ``distances`` refuses.
+    """
+    if level == "ncd":
+        raise ConfigurationError("streams cannot be rarefied at level 'ncd'; write 'freq' or 'order'")
+    if draws < 1:
+        raise ConfigurationError(f"draws is {draws}; write 1 or more")
+    plain = distances(streams, level)
+    if len({len(stream) for stream in streams}) < 2:
+        return plain
+    codes, names = divergence.encode(streams)
+    rows = [divergence.counted(code, level, len(names)) for code in codes]
+    size, random = min(len(row) for row in rows), Draws(seed)
+    total = np.zeros_like(plain)
+    for _ in range(draws):
+        parts = [row if len(row) == size else random.shuffled(row)[:size] for row in rows]
+        total += divergence.divergence_matrix(parts)
+    return total / draws
 
 
 # -- does an arm reproduce itself --------------------------------------------------------------------------------------
@@ -427,6 +458,7 @@ class BetweenWithin(Result):
         scheme: ``unrestricted``, or ``within_seed``.
         R_balanced: mean over pairs of arms of their mean distance / mean over arms of their mean distance within.
         level: level of the distances, or ``given``.
+        cut_to: number of consecutive actions of each run that ``welch`` and its p were computed from; None for all.
         n: runs compared.
         sizes: arm → runs compared.
         n_excluded: runs left out because they were too short.
@@ -456,6 +488,7 @@ class BetweenWithin(Result):
     scheme: str
     R_balanced: float | Unavailable
     level: str
+    cut_to: int | None
     n: int
     sizes: dict[str, int]
     n_excluded: int
@@ -475,6 +508,7 @@ class _Runs:
     level: str
     excluded: int
     warnings: list[str]
+    streams: list[list[str]]
 
 
 def between_within(
@@ -508,29 +542,77 @@ def between_within(
     Raises:
         ConfigurationError: arms, seeds and labels that do not fit together, or two runs of one arm and seed.
     """
+    runs = _runs(streams, level, labels, seeds)
+    return _analysed(runs, permutations, seed, shared_seeds and seeds is not None, alpha)
+
+
+def _analysed(runs: _Runs, permutations: int, seed: int, shared: bool, alpha: float) -> BetweenWithin | Unavailable:
     if permutations < 1:
         raise ConfigurationError(f"permutations is {permutations}; write 1 or more")
-    runs = _runs(streams, level, labels, seeds)
     sizes = np.bincount(runs.codes, minlength=len(runs.arms)).tolist() if len(runs.codes) else []
     if len(sizes) < 2:
         return Unavailable("fewer_than_two_labels", n=len(runs.codes))
     if max(sizes) < 2:
         return Unavailable("no_label_with_two_streams", n=len(runs.codes))
-    design, seed_of = _design(runs, sizes, shared_seeds and seeds is not None, alpha)
+    design, seed_of = _design(runs, sizes, shared, alpha)
     return _compared(runs, sizes, design, seed_of, permutations, seed, alpha)
 
 
 def separation(
-    streams: Mapping[str, Sequence[Stream]] | ArrayLike, level: str = "freq", *args: Any, **options: Any
+    streams: Mapping[str, Sequence[Stream]] | ArrayLike,
+    level: str = "freq",
+    permutations: int = 10_000,
+    seed: int = 0,
+    *,
+    labels: Sequence[str] | None = None,
+    seeds: Mapping[str, Sequence[Hashable]] | Sequence[Hashable] | None = None,
+    shared_seeds: bool = True,
+    alpha: float = 0.05,
+    same_length: bool = True,
 ) -> BetweenWithin | Unavailable:
-    """``between_within`` with the p that gates by default: the Welch distance's, R's where that is unavailable."""
-    found = between_within(streams, level, *args, **options)
+    """``between_within`` with the p that gates by default: the Welch distance's, R's where that is unavailable.
+
+    Args:
+        same_length: whether the Welch distance of runs of unequal length is that of one stretch of each, as long as the
+            shortest run, from a random place that ``seed`` decides. Without it a difference in length alone passes for
+            a difference.
+
+    The other arguments are those of ``between_within``.
+    """
+    runs = _runs(streams, level, labels, seeds)
+    shared = shared_seeds and seeds is not None
+    found = _analysed(runs, permutations, seed, shared, alpha)
     if isinstance(found, Unavailable):
         return found
+    unequal = len({len(stream) for stream in runs.streams}) > 1
+    if unequal and same_length and not isinstance(found.p_welch, Unavailable):
+        found = _cut(found, runs, permutations, seed, shared)
     if isinstance(found.p_welch, Unavailable):
         said = f"p is R's, which unequal arms distort: {found.p_welch.as_dict()['detail']}"
         return dataclasses.replace(found, warnings=(*found.warnings, said))
     return dataclasses.replace(found, p=found.p_welch, p_of="welch")
+
+
+def _cut(found: BetweenWithin, runs: _Runs, permutations: int, seed: int, shared: bool) -> BetweenWithin:
+    """The same with the Welch distance of stretches as long as the shortest run."""
+    # one stretch each and no average of several: stretches of one policy are then exchangeable
+    lengths, random = sorted(len(stream) for stream in runs.streams), Draws(seed + 1)
+    shortest, middle = lengths[0], lengths[len(lengths) // 2]
+    starts = [int(random.below(len(stream) - shortest + 1, 1)[0]) for stream in runs.streams]
+    stretches = [stream[at : at + shortest] for stream, at in zip(runs.streams, starts, strict=True)]
+    matrix = distances(stretches, runs.level)
+    other = _analysed(dataclasses.replace(runs, matrix=matrix, warnings=[]), permutations, seed, shared, found.alpha)
+    if isinstance(other, Unavailable):
+        return found
+    said = f"the Welch distance is that of {shortest} actions of each run, as many as the shortest one has"
+    return dataclasses.replace(
+        found,
+        welch=other.welch,
+        p_welch=other.p_welch,
+        p_welch_se=other.p_welch_se,
+        cut_to=shortest,
+        warnings=(*found.warnings, said) if shortest < middle / 4 else found.warnings,
+    )
 
 
 def _runs(
@@ -564,7 +646,7 @@ def _runs_of_matrix(given: ArrayLike, labels: Sequence[str], seeds: Sequence[Has
     codes = np.array([arms.index(name) for name in names], dtype=np.int16)
     own: list[Hashable] = list(seeds) if seeds is not None else [None] * n
     _refuse_repeats([(name, seed) for name, seed in zip(names, own, strict=True) if seeds is not None])
-    return _Runs(arms, codes, own, matrix, "given", 0, [])
+    return _Runs(arms, codes, own, matrix, "given", 0, [], [])
 
 
 def _runs_of_streams(
@@ -604,6 +686,7 @@ def _runs_of_streams(
         level,
         excluded,
         warnings,
+        [stream for stream, _, _ in listed],
     )
 
 
@@ -616,7 +699,7 @@ def _unequal_lengths(listed: Sequence[tuple[list[str], str, Hashable]]) -> list[
         return []
     return [
         f"streams of one arm are {max(means) / min(means):.1f} times as long as those of another: shorter streams are"
-        " farther from everything; compare them rarefied too"
+        " farther from everything, which R and its p take for a difference"
     ]
 
 
@@ -698,6 +781,7 @@ def _compared(
         scheme=design.scheme,
         R_balanced=sums.balanced(),
         level=runs.level,
+        cut_to=None,
         n=len(codes),
         sizes=dict(zip(runs.arms, sizes, strict=True)),
         n_excluded=runs.excluded,

@@ -33,6 +33,7 @@ from pytest_proteus.measure.stream import (
     ncd,
     ncd_parts,
     order_distance,
+    rarefied_distances,
     reliability,
     separation,
     tool_stream,
@@ -355,12 +356,12 @@ def test_labels_move_within_seeds_when_arms_share_them(enumerated, monkeypatch):
 
 
 def test_an_effect_hidden_by_what_seeds_share_is_found_within_seeds():
-    # each seed has a task of its own; the arm adds one more bash to it, every time
+    # each seed has a task of its own; the arm begins it with tests, every time
     tasks = [
         chain(s, 60, [(9, 1, 1, 1), (1, 9, 1, 1), (1, 1, 9, 1), (1, 1, 1, 9), (5, 5, 1, 1), (1, 1, 5, 5)][s])
         for s in range(6)
     ]
-    arms = {"a": tasks, "b": [task + ["test"] * 4 for task in tasks]}
+    arms = {"a": tasks, "b": [["test"] * 4 + task[4:] for task in tasks]}
     seeds = {"a": range(6), "b": range(6)}
     blocked = separation(arms, seeds=seeds)
     assert blocked.scheme == "within_seed"
@@ -447,6 +448,33 @@ def test_unequal_arms_of_one_mean_and_unequal_dispersion_do_not_separate():
         hits_of_r += found.p_R <= 0.05
     assert hits / 150 < 0.13
     assert hits_of_r > 2 * hits
+
+
+@pytest.mark.parametrize("level", ["freq", "order"])
+def test_runs_that_differ_in_length_alone_do_not_separate(level):
+    hits = hits_of_r = 0
+    for i in range(100):
+        short = [chain(1000 * i + j, 30) for j in range(4)]
+        arms = {"a": short, "b": [chain(1000 * i + j + 500, 240) for j in range(8)]}
+        found = separation(arms, level, permutations=300)
+        hits += found.p <= 0.05
+        hits_of_r += found.p_R <= 0.05
+        assert found.cut_to == 30
+    assert hits <= 13
+    assert hits_of_r > 60
+
+
+def test_rarefied_distances_are_those_of_parts_of_the_shortest_length():
+    runs = [chain(i, length) for i, length in enumerate([12, 40, 90, 12])]
+    thin = rarefied_distances(runs, draws=400)
+    plain = distances(runs)
+    assert (thin == thin.T).all()
+    assert thin[0, 3] == pytest.approx(plain[0, 3], abs=1e-12)
+    assert thin[1, 2] > plain[1, 2]
+    whole = rarefied_distances(runs[:1] + runs[3:], "order")
+    assert (whole == distances(runs[:1] + runs[3:], "order")).all()
+    with pytest.raises(ConfigurationError, match="ncd"):
+        rarefied_distances(runs, "ncd")
 
 
 def test_streams_of_unequal_length_and_short_ones_are_told():
