@@ -43,6 +43,7 @@ __all__ = [
     "order_distance",
     "rarefied_distances",
     "reliability",
+    "same_length_distances",
     "separation",
     "tool_stream",
 ]
@@ -231,6 +232,17 @@ def rarefied_distances(
         parts = [row if len(row) == size else random.shuffled(row)[:size] for row in rows]
         total += divergence.divergence_matrix(parts)
     return total / draws
+
+
+def same_length_distances(streams: Sequence[Stream], level: str = "freq", seed: int = 0) -> Floats:
+    """``distances`` of one stretch of each stream, as long as the shortest stream, from a random place.
+
+    One stretch each and no average of several: stretches of one policy are exchangeable, however long the streams are.
+    Of streams of one length it is ``distances``.
+    """
+    shortest, random = min(map(len, streams), default=0), Draws(seed + 1)
+    starts = [int(random.below(len(stream) - shortest + 1, 1)[0]) for stream in streams]
+    return distances([stream[at : at + shortest] for stream, at in zip(streams, starts, strict=True)], level)
 
 
 # -- does an arm reproduce itself --------------------------------------------------------------------------------------
@@ -554,7 +566,7 @@ def _analysed(runs: _Runs, permutations: int, seed: int, shared: bool, alpha: fl
         return Unavailable("fewer_than_two_labels", n=len(runs.codes))
     if max(sizes) < 2:
         return Unavailable("no_label_with_two_streams", n=len(runs.codes))
-    design, seed_of = _design(runs, sizes, shared, alpha)
+    design, seed_of = relabeling(runs.seeds, sizes, shared, alpha, runs.warnings)
     return _compared(runs, sizes, design, seed_of, permutations, seed, alpha)
 
 
@@ -595,12 +607,9 @@ def separation(
 
 def _cut(found: BetweenWithin, runs: _Runs, permutations: int, seed: int, shared: bool) -> BetweenWithin:
     """The same with the Welch distance of stretches as long as the shortest run."""
-    # one stretch each and no average of several: stretches of one policy are then exchangeable
-    lengths, random = sorted(len(stream) for stream in runs.streams), Draws(seed + 1)
+    lengths = sorted(len(stream) for stream in runs.streams)
     shortest, middle = lengths[0], lengths[len(lengths) // 2]
-    starts = [int(random.below(len(stream) - shortest + 1, 1)[0]) for stream in runs.streams]
-    stretches = [stream[at : at + shortest] for stream, at in zip(runs.streams, starts, strict=True)]
-    matrix = distances(stretches, runs.level)
+    matrix = same_length_distances(runs.streams, runs.level, seed)
     other = _analysed(dataclasses.replace(runs, matrix=matrix, warnings=[]), permutations, seed, shared, found.alpha)
     if isinstance(other, Unavailable):
         return found
@@ -712,20 +721,31 @@ def _refuse_repeats(runs: Sequence[tuple[str, Hashable]]) -> None:
             )
 
 
-def _design(runs: _Runs, sizes: Sequence[int], shared: bool, alpha: float) -> tuple[Design, NDArray[np.intp] | None]:
+def relabeling(
+    seeds: Sequence[Hashable], sizes: Sequence[int], shared: bool, alpha: float, warnings: list[str]
+) -> tuple[Design, NDArray[np.intp] | None]:
+    """How the labels of runs may move, and the number of each run's seed when they move within seeds only.
+
+    Args:
+        seeds: the seed of each run.
+        sizes: runs of each arm.
+        shared: whether a seed means the same start in every arm.
+        alpha: level that moving within seeds has to be able to reach.
+        warnings: gets a sentence when labels move freely although seeds are shared.
+    """
     free = Design(tuple(sizes))
     if not shared:
         return free, None
-    names = sorted(set(runs.seeds), key=repr)
+    names = sorted(set(seeds), key=repr)
     blocked = Design(tuple(sizes), len(names))
     if any(size != len(names) for size in sizes):
-        runs.warnings.append("labels moved freely, because not every seed has a run in every arm")
+        warnings.append("labels moved freely, because not every seed has a run in every arm")
         return free, None
     if blocked.p_min > alpha and free.p_min < blocked.p_min:
-        runs.warnings.append(f"labels moved freely, because moving them within seeds cannot give p ≤ {alpha:g}")
+        warnings.append(f"labels moved freely, because moving them within seeds cannot give p ≤ {alpha:g}")
         return free, None
     number = {name: i for i, name in enumerate(names)}
-    return blocked, np.array([number[seed] for seed in runs.seeds], dtype=np.intp)
+    return blocked, np.array([number[seed] for seed in seeds], dtype=np.intp)
 
 
 def _compared(

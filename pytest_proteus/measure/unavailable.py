@@ -32,6 +32,7 @@ REASONS: dict[str, str] = {
     "identical_values": "all values are identical, so they tell nothing about their spread",
     "not_deterministic": "values declared deterministic differ",
     "n_below_minimum": "there are too few values",
+    "missing_runs": "not every run has it, and which ones have may depend on what they did",
     "no_values": "there is no value at all",
     "no_bounds": "no bounds are declared, so what is missing could be anything",
     "baseline_fingerprint_mismatch": "the baseline was made under another condition",
