@@ -183,12 +183,12 @@ def late_and_early() -> bool:
 
 
 def startup(rounds: int) -> bool:
-    """What a session without a sweep pays for the installed plugin: the median of paired differences."""
+    """What a session without a sweep pays for the installed plugin: the fastest of each kind, run in turn."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_one.py").write_text("def test_one():\n    pass\n")
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-        times: dict[str, list[float]] = {"-p": [], "without": []}
+        times: dict[str, list[float]] = {"with": [], "without": []}
 
         def session(*options: str) -> float:
             before = time.perf_counter()
@@ -199,10 +199,10 @@ def startup(rounds: int) -> bool:
         session()
         session("-p", "no:proteus")
         for _ in range(rounds):
-            times["-p"].append(session())
+            times["with"].append(session())
             times["without"].append(session("-p", "no:proteus"))
-    difference = statistics.median(a - b for a, b in zip(times["-p"], times["without"], strict=True))
-    text = f"{difference * 1000:+.0f} ms on {statistics.median(times['without']) * 1000:.0f} ms"
+    difference = min(times["with"]) - min(times["without"])
+    text = f"{difference * 1000:+.0f} ms on {min(times['without']) * 1000:.0f} ms"
     return row("a pytest session without a sweep", text, "< 30 ms", difference < STARTUP_SECONDS)
 
 
