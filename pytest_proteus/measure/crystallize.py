@@ -242,7 +242,7 @@ def joint_assignment(distances: ArrayLike, *, permutations: int = 10_000, seed: 
 
 
 def arm_shift(
-    f0_streams: Mapping[str, Sequence[Stream]], level: str = "freq", **options: Any
+    f0_streams: Mapping[str, Sequence[Stream | None]], level: str = "freq", **options: Any
 ) -> BetweenWithin | Unavailable:
     """Whether checkpoints of different arms act differently once all run under the neutral disposition.
 

@@ -267,6 +267,7 @@ class Reliability(Result):
         level: ``freq``, ``order`` or ``ncd``.
         n_runs: runs that were compared.
         n_excluded: runs that were too short for this level.
+        n_missing: runs without a stream.
         draws: sets drawn.
         seed: of the draws.
         to_others: mean distance of each compared run to the others, in the order given.
@@ -286,6 +287,7 @@ class Reliability(Result):
     level: str
     n_runs: int
     n_excluded: int
+    n_missing: int
     draws: int
     seed: int
     to_others: tuple[float, ...]
@@ -293,7 +295,7 @@ class Reliability(Result):
 
 
 def reliability(
-    streams: Sequence[Stream], level: str = "freq", draws: int = 200, seed: int = 0
+    streams: Sequence[Stream | None], level: str = "freq", draws: int = 200, seed: int = 0
 ) -> Reliability | Unavailable:
     """Whether the runs of one arm resemble each other more than their common composition makes them.
 
@@ -302,7 +304,7 @@ def reliability(
     depends on the runs' length; ``procedure_ratio`` does not. Needs two runs and two different tools.
 
     Args:
-        streams: one a run, all of one arm.
+        streams: one a run, all of one arm; None for a run that has none.
         level: ``freq``, ``order`` or ``ncd`` (slow).
         draws: sets drawn for the null.
         seed: of the draws; the same seed gives the same numbers everywhere.
@@ -310,10 +312,11 @@ def reliability(
     _check_level(level)
     if draws < 1:
         raise ConfigurationError(f"draws is {draws}; write 1 or more")
-    kept = [stream for stream in streams if not _too_short(stream, level)]
-    n, excluded = len(kept), len(streams) - len(kept)
+    there = [stream for stream in streams if stream is not None]
+    kept = [stream for stream in there if not _too_short(stream, level)]
+    n, excluded, missing = len(kept), len(there) - len(kept), len(streams) - len(there)
     if n < 2:
-        detail = f"{n} run is long enough, {excluded} are too short" if excluded else ""
+        detail = f"{n} runs are long enough, {excluded} too short, {missing} missing" if excluded or missing else ""
         return Unavailable("fewer_than_two_runs", detail, n)
     # the draws must not depend on the order in which the runs are given
     kept_sorted = sorted(kept, key=list)
@@ -350,6 +353,7 @@ def reliability(
         level=level,
         n_runs=n,
         n_excluded=excluded,
+        n_missing=missing,
         draws=draws,
         seed=seed,
         to_others=tuple(math.fsum(row) / (n - 1) for row in matrix.tolist()),
@@ -474,6 +478,7 @@ class BetweenWithin(Result):
         n: runs compared.
         sizes: arm → runs compared.
         n_excluded: runs left out because they were too short.
+        n_missing: runs without a stream.
         seed: of the drawn relabelings.
         observations: one a run, arm by arm.
         warnings: sentences that belong beside the numbers.
@@ -504,6 +509,7 @@ class BetweenWithin(Result):
     n: int
     sizes: dict[str, int]
     n_excluded: int
+    n_missing: int
     seed: int
     observations: tuple[RunDistance, ...]
     warnings: tuple[str, ...] = ()
@@ -519,12 +525,13 @@ class _Runs:
     matrix: Floats
     level: str
     excluded: int
+    missing: int
     warnings: list[str]
     streams: list[list[str]]
 
 
 def between_within(
-    streams: Mapping[str, Sequence[Stream]] | ArrayLike,
+    streams: Mapping[str, Sequence[Stream | None]] | ArrayLike,
     level: str = "freq",
     permutations: int = 10_000,
     seed: int = 0,
@@ -541,7 +548,8 @@ def between_within(
     PERMANOVA's F on the root of the divergence, so an R slightly below 1 is no sign of anything.
 
     Args:
-        streams: arm → one stream a run; or the n × n symmetric matrix of distances of all runs, with ``labels``.
+        streams: arm → one stream a run, None for a run that has none; or the n × n symmetric matrix of the distances
+            of all runs, with ``labels``.
         level: ``freq``, ``order`` or ``ncd``; not used with a matrix.
         permutations: relabelings drawn when not all are gone through.
         seed: of those draws.
@@ -571,7 +579,7 @@ def _analysed(runs: _Runs, permutations: int, seed: int, shared: bool, alpha: fl
 
 
 def separation(
-    streams: Mapping[str, Sequence[Stream]] | ArrayLike,
+    streams: Mapping[str, Sequence[Stream | None]] | ArrayLike,
     level: str = "freq",
     permutations: int = 10_000,
     seed: int = 0,
@@ -625,7 +633,7 @@ def _cut(found: BetweenWithin, runs: _Runs, permutations: int, seed: int, shared
 
 
 def _runs(
-    streams: Mapping[str, Sequence[Stream]] | ArrayLike,
+    streams: Mapping[str, Sequence[Stream | None]] | ArrayLike,
     level: str,
     labels: Sequence[str] | None,
     seeds: Mapping[str, Sequence[Hashable]] | Sequence[Hashable] | None,
@@ -655,15 +663,15 @@ def _runs_of_matrix(given: ArrayLike, labels: Sequence[str], seeds: Sequence[Has
     codes = np.array([arms.index(name) for name in names], dtype=np.int16)
     own: list[Hashable] = list(seeds) if seeds is not None else [None] * n
     _refuse_repeats([(name, seed) for name, seed in zip(names, own, strict=True) if seeds is not None])
-    return _Runs(arms, codes, own, matrix, "given", 0, [], [])
+    return _Runs(arms, codes, own, matrix, "given", 0, 0, [], [])
 
 
 def _runs_of_streams(
-    streams: Mapping[str, Sequence[Stream]], level: str, seeds: Mapping[str, Sequence[Hashable]] | None
+    streams: Mapping[str, Sequence[Stream | None]], level: str, seeds: Mapping[str, Sequence[Hashable]] | None
 ) -> _Runs:
     _check_level(level)
     listed: list[tuple[list[str], str, Hashable]] = []
-    excluded = 0
+    excluded = missing = 0
     for arm, own in streams.items():
         own_seeds = seeds.get(arm, ()) if seeds is not None else [None] * len(own)
         if len(own_seeds) != len(own):
@@ -673,15 +681,19 @@ def _runs_of_streams(
         if seeds is not None:
             _refuse_repeats([(str(arm), seed) for seed in own_seeds])
         for stream, seed in zip(own, own_seeds, strict=True):
-            if _too_short(stream, level):
+            if stream is None:
+                missing += 1
+            elif _too_short(stream, level):
                 excluded += 1
             else:
                 listed.append((list(stream), str(arm), seed))
     # the drawn relabelings must depend neither on the order of arms and runs nor on the arms' names
-    content = {str(arm): sorted(map(list, own)) for arm, own in streams.items()}
+    content = {str(arm): sorted(list(one) for one in own if one is not None) for arm, own in streams.items()}
     rank = {arm: i for i, arm in enumerate(sorted(content, key=lambda arm: content[arm]))}
     listed.sort(key=lambda run: (repr(run[2]), run[0], rank[run[1]]))
     warnings = [f"{excluded} runs are too short for level {level!r} and were left out"] if excluded else []
+    if missing:
+        warnings.append(f"{missing} runs are missing: which ones may depend on what they did")
     arms = sorted({arm for _, arm, _ in listed})
     if len(arms) < len(streams):
         warnings.append("an arm has no run that could be compared")
@@ -694,6 +706,7 @@ def _runs_of_streams(
         distances([stream for stream, _, _ in listed], level),
         level,
         excluded,
+        missing,
         warnings,
         [stream for stream, _, _ in listed],
     )
@@ -805,6 +818,7 @@ def _compared(
         n=len(codes),
         sizes=dict(zip(runs.arms, sizes, strict=True)),
         n_excluded=runs.excluded,
+        n_missing=runs.missing,
         seed=seed,
         observations=_observations(runs, sizes),
         warnings=tuple(warnings),

@@ -219,7 +219,7 @@ def test_runs_that_are_too_short_are_left_out_and_counted():
     found = reliability([["a", "b"], ["b", "a", "a"], ["a"], []], "order", draws=20)
     assert (found.n_runs, found.n_excluded) == (2, 2)
     assert reliability([["a"], []]).reason == "fewer_than_two_runs"
-    assert "2 are too short" in reliability([["a", "b"], ["a"], []], "order").detail
+    assert "1 runs are long enough, 2 too short" in reliability([["a", "b"], ["a"], []], "order").detail
 
 
 def test_runs_of_one_tool_say_nothing_at_any_level():
@@ -484,6 +484,15 @@ def test_streams_of_unequal_length_and_short_ones_are_told():
     assert found.sizes == {"a": 4, "b": 4}
     assert "too short" in found.warnings[0]
     assert "4.5 times" in found.warnings[1]
+
+
+def test_missing_runs_are_counted_and_never_taken_for_empty_ones():
+    found = separation({"a": [["x", "y"], ["y", "y"], None], "b": [["z", "y"], None, ["z", "z"]]})
+    assert (found.n, found.n_missing, found.n_excluded) == (4, 2, 0)
+    assert "2 runs are missing" in found.warnings[0]
+    alike = reliability([["x", "y"], None, ["y", "y"]])
+    assert (alike.n_runs, alike.n_missing) == (2, 1)
+    assert reliability([["x", "y"], None]).reason == "fewer_than_two_runs"
 
 
 def test_every_run_keeps_its_own_distances():
