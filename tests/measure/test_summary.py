@@ -155,7 +155,9 @@ def test_small_bootstraps_are_enumerated(inputs, expected):
 
 def test_a_bootstrap_of_many_values_agrees_with_scipy_and_says_when_it_is_too_narrow():
     values = [math.sqrt(i) * (1 + i % 7) for i in range(25)]
-    theirs = stats.bootstrap((values,), np.mean, confidence_level=0.9, n_resamples=20000, rng=np.random.default_rng(1))
+    theirs = stats.bootstrap(
+        (values,), np.mean, confidence_level=0.9, n_resamples=20000, random_state=np.random.default_rng(1)
+    )
     ours = bootstrap_interval(values, 0.9, resamples=20000)
     wide = theirs.confidence_interval.high - theirs.confidence_interval.low
     assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.05 * wide)
