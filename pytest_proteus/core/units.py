@@ -64,10 +64,10 @@ class SurfaceDelta:
         return (self.added + self.dropped + self.revised) / self.union if self.union else 0.0
 
     @property
-    def churn(self) -> float:
-        """Share of the differing units that replaced or removed something, 0 (pure growth, or no change) to 1."""
+    def churn(self) -> float | None:
+        """Share of the differing units that replaced or removed something, 0 (pure growth) to 1; None: none differ."""
         moved = self.added + self.dropped + self.revised
-        return (self.dropped + self.revised) / moved if moved else 0.0
+        return (self.dropped + self.revised) / moved if moved else None
 
 
 def delta(a: Mapping[str, str], b: Mapping[str, str], surface: str) -> SurfaceDelta:

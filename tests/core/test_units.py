@@ -168,7 +168,7 @@ def test_a_delta_counts_added_dropped_revised_and_unchanged() -> None:
     assert (change.surface, change.added, change.dropped, change.revised, change.unchanged) == ("notes", 2, 1, 1, 1)
     assert (change.union, change.distance, change.churn) == (5, 0.8, 0.5)
     nothing = delta({}, {}, "notes")
-    assert (nothing.union, nothing.distance, nothing.churn) == (0, 0.0, 0.0)
+    assert (nothing.union, nothing.distance, nothing.churn) == (0, 0.0, None)
 
 
 CONTENTS = st.sampled_from(["", "x", "def f(): pass\n", "def f(): 1\ndef g(): 2\nX = 1\n", "def (", "class C: pass\n"])

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from measure_oracles import cases
+
 from pytest_proteus.core import snapshot
 from pytest_proteus.core.adapter import Surface
 from pytest_proteus.core.snapshot import SnapshotStore
@@ -81,3 +84,10 @@ def test_importing_distances_imports_neither_git_nor_pytest() -> None:
         "import sys; import pytest_proteus.measure.distance; assert not {'git', 'pytest', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("inputs", "expected"), cases("surface_delta"))
+def test_deltas_agree_with_those_made_by_hand(inputs, expected):
+    found = distance.delta(inputs["a"], inputs["b"], "notes")
+    for name in ("added", "dropped", "revised", "unchanged", "distance", "churn"):
+        assert getattr(found, name) == (None if expected[name] is None else pytest.approx(expected[name], abs=1e-12))
