@@ -57,40 +57,120 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import pytest
-
     if options.out.exists() and not options.out.is_dir():
         raise ConfigurationError(f"--out {options.out} is a file; name a folder")
+    _check_arms(options.arm)
     name = sweep_name(options.out)
     text = suite_text(options, name)
     if not options.json:
-        print(text)
-    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch, _imports(Path(_file_name(name)).stem):
+        print(text, flush=True)
+    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         suite = Path(scratch) / _file_name(name)
         suite.write_text(text, encoding="utf-8")
         (Path(scratch) / "pytest.ini").write_text(_INI, encoding="utf-8")
-        words = ["-p", "proteus", "-p", "no:cacheprovider", "-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
+        words = ["-p", "proteus", "-p", "pytest_proteus.cli_session", "-p", "no:cacheprovider"]
+        words += ["-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
         words += [f"--proteus-sweep-dir={options.out.absolute()}", f"--proteus-on-existing={options.on_existing}"]
+        words += [f"--proteus-endpoint={endpoint}" for endpoint in options.endpoint]
         if options.workers != "0":
             words += ["-p", "xdist", "-n", options.workers]
-        with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-            status = int(pytest.main([*words, *options.pytest_words, str(suite)]))
+        status, said = _pytest([*words, *options.pytest_words, str(suite)], to_stderr=options.json)
+        ended = (Path(scratch) / ENDED).exists()
     _tidy(options.out / ".session")
+    if status == pytest_usage_error:
+        raise ConfigurationError(_usage_error(said, _file_name(name)))
+    sys.stderr.write(said)
+    if not ended and status in (0, 1):
+        print("proteus run: the process ended before there was a report: an adapter or evaluator ended it", file=sys.stderr)
+        return 1
     if options.json and status in (0, 1):
         _print_json(_load(options.out))
     return _RUN_CODES.get(status, 1)
 
 
+def _pytest(words: Sequence[str], *, to_stderr: bool) -> tuple[int, str]:
+    """Run pytest in a process of its own, which an adapter may end; its status, and what it said at its end on stderr.
+
+    The process has a group of its own, so that Ctrl-C and a signal that is meant for us reach it once: through us.
+    """
+    sys.stdout.flush()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words],
+        stdout=2 if to_stderr else None,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=os.setpgrp,
+    )
+    said: list[str] = []
+    relay = threading.Thread(target=_relay, args=(child.stderr, said), daemon=True)
+    relay.start()
+    with _terminal_of(child.pid), _forwarding(child):
+        status = child.wait()
+    relay.join(5)
+    return status, "".join(said)
+
+
+def _relay(source: Any, held: list[str]) -> None:
+    """Pass on what pytest writes to standard error, and hold back from its first error on, which may be a usage error."""
+    for line in source:
+        if held or line.startswith("ERROR: "):
+            held.append(line)
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
 @contextlib.contextmanager
-def _imports(suite: str) -> Iterator[None]:
-    """Let ``package.module:name`` be found from here, as with ``python -m``; afterwards forget the suite's module."""
-    path = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
+def _terminal_of(pid: int) -> Iterator[None]:
+    """Give the terminal to a process group, for Ctrl-C and for a debugger's input, and take it back."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    ours = os.getpgrp()
+    old = signal.signal(signal.SIGTTOU, signal.SIG_IGN) if _in_main_thread() else None
+    try:
+        has_it = old is not None and os.tcgetpgrp(terminal) == ours
+        if has_it:
+            with contextlib.suppress(OSError):
+                os.tcsetpgrp(terminal, pid)
+        yield
+        if has_it:
+            with contextlib.suppress(OSError):
+                os.tcsetpgrp(terminal, ours)
+    finally:
+        os.close(terminal)
+        if old is not None:
+            signal.signal(signal.SIGTTOU, old)
+
+
+@contextlib.contextmanager
+def _forwarding(child: subprocess.Popen[str]) -> Iterator[None]:
+    """Pass on the signals that end a session."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if _in_main_thread() else ()
+    old = {number: signal.signal(number, lambda got, _: child.send_signal(got)) for number in numbers}
     try:
         yield
     finally:
-        sys.path[:] = path
-        sys.modules.pop(suite, None)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _usage_error(said: str, file: str) -> str:
+    """One sentence from what pytest says of a wrong call: without the name of the suite that the user never wrote."""
+    unknown = re.search(r"unrecognized arguments: (.*)", said)
+    if unknown:
+        near = _near_option(unknown.group(1).split()[0])
+        return f"pytest has no option {unknown.group(1)}{f'; did you mean {near}?' if near else ''}"
+    wrong = re.search(r"error: (.*)", said)
+    sentence = wrong.group(1) if wrong else _one_line(ValueError(said.removeprefix("ERROR: ")))
+    return sentence.replace("--proteus-sweep-dir", "--out").replace("--proteus-on-existing", "--on-existing").removeprefix(f"{file}: ")
 
 
 def _tidy(base: Path) -> None:

@@ -26,6 +26,7 @@ from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
 from pytest_proteus.sweep.gates import Gates
 from pytest_proteus.sweep.grid import Cell
+from pytest_proteus.sweep.orphan import end_with_parent
 from pytest_proteus.sweep.plan import plan_entry, plan_lines
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
@@ -125,6 +126,8 @@ class SweepSession:
         if self.scopes.problems:
             return
         self._opened = True
+        if self.identity.is_worker:
+            end_with_parent()
         self._write_session(session.items)
         if not self.identity.is_worker:
             self._announce()
