@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +32,10 @@ _INI = "[pytest]\nfilterwarnings = ignore:Module already imported:pytest.PytestA
 
 #: pytest's exit status → ours.
 _RUN_CODES = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
+_USAGE_ERROR = 4
+
+#: File that ``cli_session`` leaves in the scratch folder.
+ENDED = "ended"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.out.is_dir():
         raise ConfigurationError(f"--out {options.out} is a file; name a folder")
-    _check_arms(options.arm)
     name = sweep_name(options.out)
     text = suite_text(options, name)
     if not options.json:
@@ -77,12 +84,14 @@ def _run(options: argparse.Namespace) -> int:
         status, said = _pytest([*words, *options.pytest_words, str(suite)], to_stderr=options.json)
         ended = (Path(scratch) / ENDED).exists()
     _tidy(options.out / ".session")
-    if status == pytest_usage_error:
-        raise ConfigurationError(_usage_error(said, _file_name(name)))
+    if status == _USAGE_ERROR:
+        raise ConfigurationError(_usage_error(said, options))
     sys.stderr.write(said)
     if not ended and status in (0, 1):
-        print("proteus run: the process ended before there was a report: an adapter or evaluator ended it", file=sys.stderr)
+        print("proteus run: a harness or evaluator ended the process; there is no report", file=sys.stderr)
         return 1
+    if status in (0, 1) and (reason := _reason_for_nothing(options.out)):
+        raise ConfigurationError(f"no cell ran: {reason}")
     if options.json and status in (0, 1):
         _print_json(_load(options.out))
     return _RUN_CODES.get(status, 1)
@@ -112,7 +121,7 @@ def _pytest(words: Sequence[str], *, to_stderr: bool) -> tuple[int, str]:
 
 
 def _relay(source: Any, held: list[str]) -> None:
-    """Pass on what pytest writes to standard error, and hold back from its first error on, which may be a usage error."""
+    """Pass on what pytest writes to standard error; hold back from its first error on: it may be a usage error."""
     for line in source:
         if held or line.startswith("ERROR: "):
             held.append(line)
@@ -162,15 +171,36 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _usage_error(said: str, file: str) -> str:
-    """One sentence from what pytest says of a wrong call: without the name of the suite that the user never wrote."""
+def _usage_error(said: str, options: argparse.Namespace) -> str:
+    """One sentence from what pytest says of a wrong call, in the words of our own options."""
     unknown = re.search(r"unrecognized arguments: (.*)", said)
     if unknown:
-        near = _near_option(unknown.group(1).split()[0])
-        return f"pytest has no option {unknown.group(1)}{f'; did you mean {near}?' if near else ''}"
-    wrong = re.search(r"error: (.*)", said)
-    sentence = wrong.group(1) if wrong else _one_line(ValueError(said.removeprefix("ERROR: ")))
-    return sentence.replace("--proteus-sweep-dir", "--out").replace("--proteus-on-existing", "--on-existing").removeprefix(f"{file}: ")
+        near = difflib.get_close_matches(unknown.group(1).split()[0].partition("=")[0], _pytest_options(), n=1)
+        return f"pytest has no option {unknown.group(1)}{f'; did you mean {near[0]}?' if near else ''}"
+    wrong = re.search(r"^\S+: error: (.*)", said, re.MULTILINE)
+    sentence = wrong.group(1) if wrong else _one_line(ValueError(said)).removeprefix("ERROR: ")
+    sentence = sentence.removeprefix(f"{_file_name(sweep_name(options.out))}: ")
+    for arm in options.arm:
+        sentence = sentence.replace(f"arm '{arm.replace(':', '_')}'", f"--arm {arm}")
+    for spec in options.evaluator:
+        named = f"evaluator {spec!r}"
+        sentence = sentence.replace(f"{named}: {named}", named).replace(named, f"--evaluator {spec}")
+    for ours, theirs in (("--out", "--proteus-sweep-dir"), ("--on-existing", "--proteus-on-existing")):
+        sentence = sentence.replace(theirs, ours)
+    return re.sub(r"^(unknown )?harness ", r"--harness: \g<0>", sentence)
+
+
+def _pytest_options() -> list[str]:
+    words = [sys.executable, "-m", "pytest", "-p", "proteus", "--help"]
+    return re.findall(r"^  (?:-\w, )?(--[\w-]+)", subprocess.run(words, capture_output=True, text=True).stdout, re.M)
+
+
+def _reason_for_nothing(out: Path) -> str:
+    """Why every cell was skipped; empty when one was not."""
+    runs = [run for sweep in _load(out)["sweeps"] for run in sweep["runs"]]
+    reasons = dict.fromkeys(run["state"].partition(":")[2] for run in runs)
+    is_nothing = bool(runs) and all(run["state"].startswith("skipped") for run in runs)
+    return "; ".join(reasons) if is_nothing else ""
 
 
 def _tidy(base: Path) -> None:
@@ -416,13 +446,14 @@ def _add_run(commands: Any) -> None:
         'proteus run --harness minimal --goal "Make your durable knowledge easier to navigate." \\\n'
         "      --evaluator units:notes@observe --evaluator step --evaluator tool-calls \\\n"
         "      --arm neutral --seeds 2 --episodes 10 --out runs/navigation\n\n"
-        "Words after -- are options of pytest: proteus run … -- --proteus-endpoint=http://127.0.0.1:8080 -x",
+        "Words after -- are options of pytest: proteus run … -- --proteus-agent=pi=/opt/pi/bin/pi -x",
     )
     run.add_argument(
         "--harness", default="minimal", help="a registered name or package.module:Class (default: minimal)"
     )
     run.add_argument(
         "--arm",
+        type=_arm,
         action="append",
         default=[],
         help="neutral, review:SURFACE or record:SURFACE; repeatable (default: neutral)",
@@ -439,6 +470,13 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--seeds", type=_count, metavar="N", help="seeds 0 to N-1 (default: 6)")
     run.add_argument("--episodes", type=_count, metavar="N", help="episodes of each run (default: 8)")
     run.add_argument("--model", default="", help="model name handed to the harness (default: the harness's own)")
+    run.add_argument(
+        "--endpoint",
+        action="append",
+        default=[],
+        metavar="[WIRE=]URL",
+        help="where the model is, such as anthropic=http://127.0.0.1:8080; repeatable",
+    )
     run.add_argument("--max-turns", type=_count, metavar="N", help="model turns of an episode (default: 100)")
     run.add_argument("--min-turns-per-phase", type=_amount, metavar="N", help="turns kept for each phase")
     run.add_argument(
@@ -459,6 +497,15 @@ def _add_run(commands: Any) -> None:
     )
     run.add_argument("-n", dest="workers", type=_workers, default="0", metavar="N", help="worker processes, or auto")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the sweep's artifacts")
+
+
+def _arm(text: str) -> str:
+    kind, _, surface = text.partition(":")
+    if text == "neutral" or (kind in ("review", "record") and surface):
+        return text
+    near = difflib.get_close_matches(kind, ["neutral", "review:SURFACE", "record:SURFACE"], n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "write neutral, review:SURFACE or record:SURFACE"
+    raise argparse.ArgumentTypeError(f"unknown arm {text!r}; {hint}")
 
 
 def _count(text: str) -> int:

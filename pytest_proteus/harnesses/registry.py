@@ -137,4 +137,15 @@ def _checked(adapter: Any, what: str) -> HarnessAdapter:
         missing.insert(0, "name")
     if missing:
         raise ConfigurationError(f"{what} is no harness adapter: {type(adapter).__name__} lacks {', '.join(missing)}")
+    _check_surfaces(adapter, what)
     return adapter  # type: ignore[no-any-return]
+
+
+def _check_surfaces(adapter: Any, what: str) -> None:
+    try:
+        surfaces = list(adapter.surfaces())
+    except Exception as error:
+        raise ConfigurationError(f"{what}: surfaces() failed ({type(error).__name__}: {error})") from error
+    for surface in surfaces:
+        if not isinstance(getattr(surface, "name", None), str) or not isinstance(getattr(surface, "subdir", None), str):
+            raise ConfigurationError(f"{what}: surfaces() gave {surface!r}, which is no Surface")

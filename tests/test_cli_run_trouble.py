@@ -1,0 +1,98 @@
+"""``proteus run`` when something is wrong: one line on standard error, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ADAPTERS = """
+import os
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+
+class Raises(MinimalHarness):
+    def surfaces(self):
+        raise RuntimeError("first\\nsecond")
+
+
+class Odd(MinimalHarness):
+    def surfaces(self):
+        return ["notes"]
+
+
+class Exits(MinimalHarness):
+    def run_episode(self, spec):
+        os._exit(0)
+
+
+class Absent(MinimalHarness):
+    def preflight(self):
+        return "its program is not here"
+
+
+class ExitsEarly(MinimalHarness):
+    def __init__(self):
+        os._exit(0)
+"""
+
+
+@pytest.fixture
+def proteus(tmp_path):
+    """Run the command beside a module of adapters that make trouble."""
+    found = shutil.which("proteus", path=str(Path(sys.executable).parent))
+    (tmp_path / "trouble.py").write_text(ADAPTERS)
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTHONPATH")}
+    keys = ("_API_KEY", "_BASE_URL")
+    kept = {name: value for name, value in kept.items() if not name.endswith(keys)}
+
+    def go(*words, **env):
+        options = {"cwd": tmp_path, "env": kept | env, "capture_output": True, "text": True, "check": False}
+        return subprocess.run([found, "run", "--seeds", "1", "--episodes", "1", "--out", "out", *words], **options)
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--arm", "nope"], ["--arm", "'nope'", "neutral"]),
+        (["--arm", "reviw:notes"], ["--arm", "'reviw:notes'", "did you mean review:SURFACE?"]),
+        (["--arm", "review:notez"], ["--arm review:notez", "did you mean 'notes'?"]),
+        (["--evaluator", "units:notez"], ["--evaluator units:notez", "units:notes"]),
+        (["--evaluator", "stepp"], ["--evaluator stepp", "did you mean 'step'?"]),
+        (["--harness", "minimall"], ["--harness", "'minimall'", "did you mean 'minimal'?"]),
+        (["--harness", "trouble:Nope"], ["--harness", "trouble:Nope"]),
+        (["--harness", "trouble:Raises"], ["--harness", "trouble:Raises", "surfaces() failed", "first second"]),
+        (["--harness", "trouble:Odd"], ["--harness", "trouble:Odd", "surfaces() gave 'notes'"]),
+        (["--harness", "trouble:Absent"], ["its program is not here"]),
+        (["--", "--nope"], ["--nope"]),
+        (["--", "--maxfial=1"], ["--maxfial=1", "did you mean --maxfail?"]),
+        (["--endpoint", "nowhere"], ["nowhere", "[WIRE=]URL"]),
+        (["-n", "2", "--evaluator", "stepp"], ["--evaluator stepp"]),
+    ],
+)
+def test_a_wrong_call_is_one_line_that_names_what_was_typed(proteus, words, said):
+    done = proteus(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert line.startswith("proteus run: ")
+    assert all(piece in line for piece in said), line
+    assert "Traceback" not in done.stdout
+    if "trouble:Absent" not in words:
+        assert "=====" not in done.stdout
+
+
+@pytest.mark.parametrize("adapter", ["Exits", "ExitsEarly"])
+def test_an_adapter_that_ends_the_process_is_exit_1_and_one_line(proteus, adapter):
+    done = proteus("--harness", f"trouble:{adapter}")
+    assert done.returncode == 1
+    assert done.stderr == "proteus run: a harness or evaluator ended the process; there is no report\n"
+
+
+def test_an_adapter_that_ends_a_worker_is_exit_1(proteus):
+    assert proteus("--harness", "trouble:Exits", "-n", "2").returncode == 1
