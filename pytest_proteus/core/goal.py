@@ -5,10 +5,12 @@ Goal text and evaluators are independent: an empty text is a measured no-goal co
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from pytest_proteus.core.adapter import ActionEvent
@@ -126,12 +128,53 @@ def checked_result(name: str, value: Any) -> EvalResult:
 
 
 def call_evaluator(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
-    """Run one evaluator in this process; an exception becomes an error result."""
+    """Run one evaluator in this process; whatever it raises but KeyboardInterrupt becomes an error result."""
     try:
-        value = spec.run(trace, ctx)
-    except Exception as error:
-        return error_result(spec.name, f"{type(error).__name__}: {error}")
-    return checked_result(spec.name, value)
+        return checked_result(spec.name, spec.run(trace, ctx))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also ``sys.exit`` and a test library's outcome
+        return error_result(spec.name, _described(error))
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # it cannot even be printed
+        return type(error).__name__
+
+
+def own_view(trace: Sequence[ActionEvent], ctx: GoalContext) -> tuple[list[ActionEvent], GoalContext]:
+    """A trace and context for one evaluator alone: nothing that it does to them reaches another or the record."""
+    return [_own_event(event) for event in trace], replace(
+        ctx, units=_read_only(ctx.units), previous_units=_read_only(ctx.previous_units)
+    )
+
+
+def _own_event(event: ActionEvent) -> ActionEvent:
+    own = copy.copy(event)
+    object.__setattr__(own, "params", _own_value(event.params))
+    return own
+
+
+def _own_value(value: Any) -> Any:
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool, bytes):
+        return value
+    if kind is dict:
+        return {key: _own_value(item) for key, item in value.items()}
+    if kind is list:
+        return [_own_value(item) for item in value]
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # an adapter put something there that has no copy
+        return value
+
+
+def _read_only(tables: Mapping[str, Mapping[str, str]] | None) -> Mapping[str, Mapping[str, str]] | None:
+    if tables is None:
+        return None
+    return MappingProxyType({name: MappingProxyType(table) for name, table in tables.items()})
 
 
 @dataclass(frozen=True)
@@ -208,7 +251,7 @@ class GoalConfig:
 
     def evaluate(self, trace: Sequence[ActionEvent], ctx: GoalContext) -> list[EvalResult]:
         """Every evaluator's result, in order, each run in this process; no failure replaces another's result."""
-        return [call_evaluator(spec, trace, ctx) for spec in self.specs()]
+        return [call_evaluator(spec, *own_view(trace, ctx)) for spec in self.specs()]
 
     def observe_feedback(self, results: Mapping[str, EvalResult]) -> str:
         """What the agent reads of ``results`` (evaluator name → result): the observed ones; empty when none are."""
