@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pickle
 import select
@@ -19,11 +20,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.evaluators import is_built_in
-from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext, call_evaluator, error_result
+from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext, call_evaluator, error_result, own_view
 from pytest_proteus.core.records import action_to_json, plain
 
 #: Longest detail that is kept, in characters.
@@ -31,10 +33,22 @@ DETAIL_LIMIT = 4_000
 _HEADER = struct.Struct("!Q")
 _SHOWN_PATHS = 5
 
+#: How long processes that do not die are waited for.
+_KILL_SECONDS = 5.0
+_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # of prctl
+
 
 def mean_score(results: Sequence[EvalResult]) -> float | None:
-    """What selection compares: the unweighted mean of all scores, larger is better; None without results."""
-    return sum(result.score for result in results) / len(results) if results else None
+    """What selection compares: the unweighted mean of all scores, larger is better; None without results.
+
+    An evaluator error counts with its 0.0: selection needs a number for every candidate.
+    """
+    if not results:
+        return None
+    try:
+        return math.fsum(result.score for result in results) / len(results)
+    except OverflowError:  # the sum is too large for a number; the mean never is
+        return math.fsum(result.score / len(results) for result in results)
 
 
 class EvaluatorRunner:
@@ -42,7 +56,8 @@ class EvaluatorRunner:
 
     An evaluator with a ``timeout`` that is not built in runs in a child process, forked when it is first needed and
     kept for the run, so that an endless loop, ``os._exit`` or a crash costs its own result; a child that was lost is
-    forked anew. All others are called in this process.
+    forked anew. No process that an evaluator there started outlives its evaluation. All others are called in this
+    process; those that are not built in get a trace and tables of their own.
 
     Args:
         specs: the attached evaluators, in order.
@@ -65,7 +80,7 @@ class EvaluatorRunner:
         results = []
         for index, spec in enumerate(self._specs):
             if is_built_in(spec.run):
-                result = _call_here(spec, trace, ctx)
+                result = call_evaluator(spec, trace, ctx)
             else:
                 result = self._call(index, spec, trace, ctx)
                 changed = list(revert())
@@ -76,7 +91,7 @@ class EvaluatorRunner:
 
     def _call(self, index: int, spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
         if spec.timeout is None:
-            return _call_here(spec, trace, ctx)
+            return call_evaluator(spec, *own_view(trace, ctx))
         if self._child is None:
             try:
                 self._child = _Child(self._specs)
@@ -86,6 +101,8 @@ class EvaluatorRunner:
         if isinstance(answer, str):
             self.close()
             return error_result(spec.name, answer)
+        if answer.pop("last"):
+            self.close()
         return EvalResult(name=spec.name, **answer)
 
     def close(self) -> None:
@@ -93,15 +110,6 @@ class EvaluatorRunner:
         if self._child is not None:
             self._child.kill()
             self._child = None
-
-
-def _call_here(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
-    try:
-        return call_evaluator(spec, trace, ctx)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a test library's outcome, or an error that cannot even be printed
-        return error_result(spec.name, type(error).__name__)
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -115,7 +123,11 @@ def _bounded(text: str) -> str:
 
 
 class _Child:
-    """A forked copy of this process that answers requests over a pipe and dies with its parent."""
+    """A forked copy of this process that answers requests over a pipe and dies with its parent.
+
+    It is two processes: a keeper, and the worker that it forks and in which evaluators run. What the worker leaves when
+    it ends, however it ends, becomes the keeper's, which kills it.
+    """
 
     def __init__(self, specs: Sequence[EvaluatorSpec]) -> None:
         requests, self._requests = os.pipe()
@@ -130,7 +142,7 @@ class _Child:
                 os.close(fd)
             raise
         if self._pid == 0:
-            _serve(specs, requests, answers)
+            _keep(specs, requests, answers)
         os.close(requests)
         os.close(answers)
         os.set_blocking(self._requests, False)
@@ -172,10 +184,10 @@ class _Child:
 
     def _ending(self) -> str:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
-        for _ in range(100):
+        for _ in range(1000):
             if pid:
                 break
-            time.sleep(0.001)  # its end of the pipe closes a moment before it can be waited for
+            time.sleep(0.001)  # its end of the pipe closes before what it left is killed
             pid, status = os.waitpid(self._pid, os.WNOHANG)
         if not pid:
             return "it closed its side"
@@ -184,10 +196,11 @@ class _Child:
         return f"exit status {code}" if code >= 0 else f"signal {-code}"
 
     def kill(self) -> None:
-        """SIGKILL for it and its process group."""
+        """SIGKILL for it and for every process that descends from it."""
         os.close(self._requests)
         os.close(self._answers)
         if self._pid:
+            _kill_descent(self._pid)
             for kill in (os.killpg, os.kill):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(self._pid, signal.SIGKILL)
@@ -209,17 +222,131 @@ def _request(index: int, trace: Sequence[ActionEvent], ctx: GoalContext) -> byte
         return pickle.dumps((index, events, replace(sent, grader_sandbox=None)))
 
 
+# ------------------------------------------------------------------------------------------------ descendants
+
+
+def _kill_descent(root: int) -> int:
+    """SIGKILL for every process that descends from ``root``, which takes in orphans; returns how many there were."""
+    met: set[int] = set()
+    deadline = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < deadline:
+        caught: set[int] = set()
+        # a stopped process forks no more: when a look finds no new one, all are caught
+        while (new := _descent(root) - caught) and time.monotonic() < deadline:
+            _signal(new, signal.SIGSTOP)
+            caught |= new
+        if not caught:
+            break
+        _signal(caught, signal.SIGKILL)
+        met |= caught
+        time.sleep(0.001)
+    return len(met)
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _descent(root: int) -> set[int]:
+    """Every living process that descends from ``root``; none where the system does not tell."""
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        for pid in _children(todo.pop()):
+            if pid not in found:
+                found.add(pid)
+                todo.append(pid)
+    return {pid for pid in found if _lives(pid)}
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (thread / "children").read_bytes().split())
+    return found
+
+
+def _lives(pid: int) -> bool:
+    process = Path(f"/proc/{pid}")
+    try:
+        state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        # a process whose first thread has ended looks dead, whatever its others do
+        return state not in (b"Z", b"X") or len(list((process / "task").iterdir())) > 1
+    except OSError:
+        return False
+
+
+def _reap() -> bool:
+    """Bury every dead child; True when there is no child left at all."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
 # --------------------------------------------------------------------------------------- inside of the child
 
 
-def _serve(specs: Sequence[EvaluatorSpec], requests: int, answers: int) -> None:
-    """The child's whole life; never returns."""
+class _Over(BaseException):
+    """The keeper's parent is gone."""
+
+
+def _keep(specs: Sequence[EvaluatorSpec], requests: int, answers: int) -> None:
+    """The keeper's whole life: until the worker ends or the parent does; never returns."""
+    code = 1
     try:
+        parent = os.getppid()
         _detach(requests, answers)
+        signal.signal(signal.SIGTERM, _stop)
+        _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        _prctl(_CHILD_SUBREAPER, 1)
+        worker = os.fork()
+        if worker == 0:
+            _serve(specs)
+        os.close(3)
+        os.close(4)
+        pid = 0
+        while pid != worker and os.getppid() == parent:
+            pid, status = os.waitpid(-1, 0)
+            code = os.waitstatus_to_exitcode(status)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _kill_descent(os.getpid())
+        if code < 0:  # end as the worker did
+            with contextlib.suppress(Exception):
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code & 255)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _Over
+
+
+def _serve(specs: Sequence[EvaluatorSpec]) -> None:
+    """The worker's whole life; never returns."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        _prctl(_CHILD_SUBREAPER, 1)
         while True:
             (size,) = _HEADER.unpack(_read(3, _HEADER.size))
             index, trace, ctx = pickle.loads(_read(3, size))
-            data = json.dumps(_answer(specs[index], trace, ctx), allow_nan=False).encode()
+            answer = _answer(specs[index], trace, ctx)
+            left = 0 if _reap() else _kill_descent(os.getpid())
+            if left:
+                _reap()
+                processes = "a process" if left == 1 else f"{left} processes"
+                answer = _fields(error_result(specs[index].name, f"it left {processes} behind, killed"))
+            # a thread that goes on, or a module that misses its helper process, ends with the worker
+            answer["last"] = bool(left) or len(sys._current_frames()) > 1
+            data = json.dumps(answer, allow_nan=False).encode()
             data = _HEADER.pack(len(data)) + data
             while data:
                 data = data[os.write(4, data) :]
@@ -227,13 +354,16 @@ def _serve(specs: Sequence[EvaluatorSpec], requests: int, answers: int) -> None:
         os._exit(0)
 
 
-def _detach(requests: int, answers: int) -> None:
-    """Nothing of the parent is left to the child but its two pipes, which become descriptors 3 and 4."""
-    os.setsid()
+def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(Exception):
         import ctypes
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _detach(requests: int, answers: int) -> None:
+    """Nothing of the parent is left to the child but its two pipes, which become descriptors 3 and 4."""
+    os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (requests, answers)]
@@ -278,9 +408,12 @@ def _read(fd: int, size: int) -> bytes:
 
 def _answer(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> dict[str, Any]:
     try:
-        result = call_evaluator(spec, trace, ctx)
-    except BaseException as error:
-        result = error_result(spec.name, type(error).__name__)
+        return _fields(call_evaluator(spec, trace, ctx))
+    except KeyboardInterrupt:  # its own: nobody else's reaches this process
+        return _fields(error_result(spec.name, "KeyboardInterrupt"))
+
+
+def _fields(result: EvalResult) -> dict[str, Any]:
     return {
         "score": result.score,
         "passed": result.passed,

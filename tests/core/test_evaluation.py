@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pytest_proteus.core import ActionEvent, EvalResult, EvaluatorSpec, GoalContext
+from pytest_proteus.core import ActionEvent, EvalResult, EvaluatorSpec, GoalConfig, GoalContext
 from pytest_proteus.core.evaluation import EvaluatorRunner, mean_score
 from pytest_proteus.core.evaluators import tool_calls
 
@@ -226,3 +227,126 @@ def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
 def test_selection_takes_the_unweighted_mean_with_errors_as_zero() -> None:
     assert mean_score([EvalResult("a", 3.0), EvalResult("b", 0.0, error=True)]) == 1.5
     assert mean_score([]) is None
+
+
+# ----------------------------------------------------------------------------------------- what is left behind
+
+
+def daemon(path: Path) -> None:
+    """A process of nobody's: forked, in a session of its own, and forked again; its number is in ``path``."""
+    if os.fork() == 0:
+        os.setsid()
+        pid = os.fork()
+        if pid:
+            path.with_suffix(".new").write_text(str(pid))
+            path.with_suffix(".new").rename(path)
+            os._exit(0)
+        while True:
+            time.sleep(1000)
+    os.wait()
+
+
+def is_gone(path: Path) -> bool:
+    pid = int(path.read_text())
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_an_evaluator_leaves_behind_is_killed_and_makes_its_result_an_error(
+    evaluate: Callable[..., list[EvalResult]], tmp_path: Path
+) -> None:
+    def leaves(trace: Any, ctx: Any) -> EvalResult:
+        daemon(tmp_path / "pid")
+        return EvalResult("x", 1.0)
+
+    broken, other = evaluate(EvaluatorSpec("b", leaves, timeout=LONG), EvaluatorSpec("c", fine, timeout=LONG))
+    assert (broken.error, other.error) == (True, False)
+    assert "left a process behind" in broken.detail
+    assert is_gone(tmp_path / "pid")
+
+
+@pytest.mark.parametrize(
+    ("then", "timeout"),
+    [
+        (lambda: os._exit(3), LONG),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), LONG),
+        (lambda: signal.pause(), 0.5),
+    ],
+    ids=["exit", "signal", "time-out"],
+)
+def test_what_an_evaluator_started_ends_with_it_however_it_ends(
+    evaluate: Callable[..., list[EvalResult]], tmp_path: Path, then: Callable[[], Any], timeout: float
+) -> None:
+    def leaves(trace: Any, ctx: Any) -> EvalResult:
+        daemon(tmp_path / "pid")
+        then()
+        return EvalResult("x", 1.0)
+
+    broken, other = evaluate(EvaluatorSpec("b", leaves, timeout=timeout), EvaluatorSpec("c", fine, timeout=LONG))
+    assert (broken.error, other.error) == (True, False)
+    assert is_gone(tmp_path / "pid")
+
+
+def test_a_process_that_ended_by_itself_is_not_left_behind(evaluate: Callable[..., list[EvalResult]]) -> None:
+    def unwaited(trace: Any, ctx: Any) -> EvalResult:
+        child = os.posix_spawn("/bin/true", ["true"], {})
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        return EvalResult("x", 1.0)
+
+    assert not evaluate(EvaluatorSpec("b", unwaited, timeout=LONG))[0].error
+
+
+def test_a_thread_that_an_evaluator_leaves_behind_ends_before_the_next_evaluation(
+    evaluate: Callable[..., list[EvalResult]],
+) -> None:
+    def leaves(trace: Any, ctx: Any) -> EvalResult:
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        return EvalResult("x", float(os.getpid()))
+
+    def threads(trace: Any, ctx: Any) -> EvalResult:
+        return EvalResult("x", float(threading.active_count()))
+
+    first, second = evaluate(EvaluatorSpec("b", leaves, timeout=LONG), EvaluatorSpec("c", threads, timeout=LONG))
+    assert (first.error, second.score) == (False, 1.0)
+    assert not psutil.pid_exists(int(first.score))
+
+
+# ------------------------------------------------------------------------------------------ what is handed out
+
+
+def test_nothing_that_an_evaluator_does_to_what_it_is_given_reaches_another_or_the_caller() -> None:
+    def spoils(trace: Any, ctx: Any) -> EvalResult:
+        trace[0].params["list"].append(4)
+        trace[0].params.clear()
+        trace.clear()
+        for table in (ctx.units, ctx.units["notes"]):
+            with pytest.raises(AttributeError):
+                table.clear()
+        object.__setattr__(ctx, "episode", 99)
+        return EvalResult("x", 1.0)
+
+    def looks(trace: Any, ctx: Any) -> EvalResult:
+        return EvalResult("x", len(trace[0].params["list"]) + ctx.episode + len(ctx.units["notes"]))
+
+    tables = {"notes": {"a.md": "1"}}
+    trace = [ActionEvent(1, "act", "w", params={"list": [1, 2, 3]})]
+    ctx = GoalContext("/nowhere", 10, units=tables, previous_units=tables)
+    specs = [EvaluatorSpec("a", spoils), EvaluatorSpec("b", looks)]
+    for results in (EvaluatorRunner(specs).run(trace, ctx, list), GoalConfig.of("x", specs).evaluate(trace, ctx)):
+        assert [result.score for result in results] == [1.0, 14.0], results
+    assert trace == [ActionEvent(1, "act", "w", params={"list": [1, 2, 3]})]
+
+
+@pytest.mark.parametrize("timeout", [None, LONG])
+def test_an_evaluator_that_exits_is_an_error(evaluate: Callable[..., list[EvalResult]], timeout: float | None) -> None:
+    (result,) = evaluate(EvaluatorSpec("a", raises(SystemExit(2)), timeout=timeout))
+    assert (result.error, result.detail) == (True, "evaluator error: SystemExit: 2")
+
+
+def test_an_interrupt_passes_through_an_evaluator_in_this_process(evaluate: Callable[..., list[EvalResult]]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(EvaluatorSpec("a", raises(KeyboardInterrupt())))
+
+
+def test_the_mean_of_huge_scores_is_a_number() -> None:
+    assert mean_score([EvalResult("a", 1.7e308), EvalResult("b", 1.7e308)]) == 1.7e308
+    assert mean_score([EvalResult("a", 0.1)] * 10) == 0.1
