@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from pytest_proteus.core.adapter import ActionEvent
 
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 SELECTIONS = ("none", "accept_reject")
 
 
@@ -152,17 +153,17 @@ def own_view(trace: Sequence[ActionEvent], ctx: GoalContext) -> tuple[list[Actio
 
 
 def _own_event(event: ActionEvent) -> ActionEvent:
-    own = copy.copy(event)
-    object.__setattr__(own, "params", _own_value(event.params))
+    own = object.__new__(type(event))  # a quarter of the time of copy.copy, and it is frozen
+    own.__dict__.update(event.__dict__, params=_own_value(event.params))
     return own
 
 
 def _own_value(value: Any) -> Any:
     kind = type(value)
-    if value is None or kind in (str, int, float, bool, bytes):
+    if kind in _ATOMS:
         return value
     if kind is dict:
-        return {key: _own_value(item) for key, item in value.items()}
+        return {key: item if type(item) in _ATOMS else _own_value(item) for key, item in value.items()}
     if kind is list:
         return [_own_value(item) for item in value]
     try:
