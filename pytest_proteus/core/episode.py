@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,10 +94,12 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
 
     Raises:
         ConfigurationError: ``cfg.root`` holds a run and ``resume`` is not asked for; or it is run elsewhere; or
-            ``start`` is not where it stands.
-        RecordError: the artifacts contradict each other.
+            ``start`` is not where it stands; or ``episodes`` is no number; or two surfaces have one name.
+        RecordError: the artifacts contradict each other, or are damaged.
+        ApparatusError: the harness cannot be asked for its surfaces, or cannot be seeded.
         StorageError: the artifacts cannot be written at all.
     """
+    _check(cfg)
     resume = resume or start > 0
     if not resume:
         _refuse_existing(cfg)
@@ -107,6 +109,31 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
         raise StorageError(_cannot_write(cfg.root, error)) from error
     with transaction:
         return transaction.go(start)
+
+
+def _check(cfg: RunConfig) -> None:
+    """Refuse what cannot be run, before anything is written."""
+    if not isinstance(cfg.episodes, int) or isinstance(cfg.episodes, bool) or cfg.episodes < 0:
+        raise ConfigurationError(f"episodes={cfg.episodes!r} of run {cfg.name!r} must be a whole number, 0 or larger")
+    with _asking(cfg, "asked for its surfaces"):
+        names = [surface.name for surface in cfg.adapter.surfaces()]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"harness {cfg.adapter.name!r} declares two surfaces called {name!r}; give one of them another name"
+            )
+
+
+@contextlib.contextmanager
+def _asking(cfg: RunConfig, what: str) -> Iterator[None]:
+    """What a harness raises outside of an episode is a failure of the apparatus that names the harness."""
+    try:
+        yield
+    except ProteusError:
+        raise
+    except Exception as error:
+        reason = error if isinstance(error, OSError) else _failure(error).error
+        raise ApparatusError(f"harness {cfg.adapter.name!r} cannot be {what}: {reason}") from error
 
 
 def _refuse_existing(cfg: RunConfig) -> None:
@@ -263,12 +290,10 @@ class _Run:
         if not self.log.new:  # a killed process has seeded it, perhaps by half
             remove(self.harness)
             self.harness.mkdir()
-        try:
+        with _asking(self.cfg, "seeded"):
             self.adapter.seed(self.harness, self.cfg.seed)
             self.adapter.install_disposition(self.harness, self.cfg.disposition)
             fingerprint = plain(self.adapter.disposition_fingerprint(self.harness))
-        except OSError as error:
-            raise ApparatusError(f"harness {self.adapter.name!r} cannot be seeded: {error}") from error
         write_json_atomic(fingerprint_path(self.root), {"fingerprint": fingerprint})
         self._set_up_task()
         scan = self.store.scan()
@@ -333,12 +358,13 @@ class _Run:
         started = time.monotonic()
         attempt = self._attempt(number)
         scan = self.store.scan()
-        if isinstance(attempt, _Failure):
+        refused = attempt if isinstance(attempt, _Failure) else self._refusal(scan)
+        if isinstance(attempt, _Failure) or isinstance(refused, _Failure):
             self.store.keep_failed(scan, number, label=self.root.name)
             self._put_back(scan)
-            return attempt
+            return refused if isinstance(refused, _Failure) else None
         outcome, trace = attempt
-        record = self._judge(number, outcome, trace, scan)
+        record = self._judge(number, outcome, trace, scan, refused)
         self._commit(number, record, trace, scan, started)
         return None
 
@@ -409,9 +435,10 @@ class _Run:
 
     # ---------------------------------------------------------------------------------------------- judgement
 
-    def _judge(self, number: int, outcome: EpisodeResult, trace: Sequence[ActionEvent], scan: Scan) -> dict[str, Any]:
-        """The record of a completed episode, but for its commits and clocks."""
-        refused = self._refusal(scan)
+    def _judge(
+        self, number: int, outcome: EpisodeResult, trace: Sequence[ActionEvent], scan: Scan, refused: str
+    ) -> dict[str, Any]:
+        """The record of a completed episode, but for its commits and clocks. ``refused``: why its tree is not kept."""
         results: list[EvalResult] = []
         accepted = not refused
         fingerprint, units = self.standing.fingerprint, self.units
@@ -428,7 +455,7 @@ class _Run:
             "accepted": accepted,
             "results": [plain(result) for result in results],
             "counters": plain(outcome.counters),
-            "turns": plain(outcome.turns),
+            "turns": _whole(outcome.turns),
             "tool_calls": sum(1 for event in trace if event.tool),
             "ok": not refused,
             "commit": "",
@@ -442,19 +469,24 @@ class _Run:
             "error": refused,
         }
 
-    def _refusal(self, scan: Scan) -> str:
-        """Why the candidate cannot be put to use; empty when it can."""
+    def _refusal(self, scan: Scan) -> str | _Failure:
+        """Why the candidate cannot be put to use; empty when it can, a failure when the harness cannot tell."""
         if scan.violations:
             return _summary(scan)
         validate = getattr(self.adapter, "validate_candidate", None)
         if validate is None:
             return ""
         try:
-            problem = str(plain(validate(self.harness) or ""))
+            problem = validate(self.harness)
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        self.store.revert(scan)
-        return problem
+            failure = _failure(error)
+            return _Failure(failure.error_class, f"validate_candidate of {self.adapter.name!r} failed: {failure.error}")
+        finally:
+            self.store.revert(scan)
+        if problem is None or isinstance(problem, str):
+            return str(plain(problem or ""))
+        found = type(problem).__name__
+        return _Failure("apparatus", f"validate_candidate of {self.adapter.name!r} returned {found}, not a sentence")
 
     def _fingerprint(self) -> str:
         """Digest of the disposition in the candidate; empty when the subject made it unreadable."""
@@ -534,6 +566,12 @@ class _Run:
                 "error": self.standing.refused,
             },
         )
+
+
+def _whole(value: Any) -> int | None:
+    """A count as a harness gave it; None when it is no whole number."""
+    value = plain(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _failure(error: Exception) -> _Failure:

@@ -302,6 +302,11 @@ def settle(
                 f"cannot resume {root}: the record of episode {number} names commit {commit[:12]}, its history has "
                 f"{checkpoints.get(number, 'none')[:12]}; refusing a desynchronised run"
             )
+        elif commit in checkpoints.values():
+            raise RecordError(
+                f"cannot resume {root}: the record of episode {number} names commit {commit[:12]}, which is an earlier "
+                f"episode's; refusing a desynchronised run"
+            )
         elif has_commit(commit):
             counted.append(line)
             publish = commit
@@ -318,8 +323,9 @@ def read_records(root: Path) -> list[dict[str, Any]]:
     """The records of the episodes of the run at ``root`` that count, in order; writes nothing.
 
     A record has ``episode``, ``accepted``, ``results`` (``name``, ``score``, ``passed``, ``detail``, ``error``),
-    ``counters``, ``turns``, ``tool_calls``, ``ok``, ``commit``, ``candidate_commit``, ``candidate_fingerprint``,
-    ``disposition_fingerprint``, ``disposition_drift``, ``violations`` (``path``, ``kind``, ``detail``), ``units``
+    ``counters``, ``turns`` (None when the harness gave no whole number), ``tool_calls``, ``ok``, ``commit``,
+    ``candidate_commit``, ``candidate_fingerprint``, ``disposition_fingerprint``, ``disposition_drift``,
+    ``violations`` (``path``, ``kind``, ``detail``), ``units``
     (surface → number, of the state that goes on), ``failure_kind``, ``error``, ``ts`` (seconds since the epoch) and
     ``seconds`` (wall time of the episode).
 

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from tiny_harness import STEPS, TinyHarness, config, everything, fail, fifo, files, git, go, scored, subjects, throw
 
-from pytest_proteus.core import Disposition, EvalResult, EvaluatorSpec, GoalConfig, Visibility, review, run, snapshot
+from pytest_proteus.core import (
+    Disposition,
+    EpisodeResult,
+    EvalResult,
+    EvaluatorSpec,
+    GoalConfig,
+    Surface,
+    Visibility,
+    review,
+    run,
+    snapshot,
+)
 from pytest_proteus.core import records as records_module
 from pytest_proteus.core.episode import (
     completed_episodes,
@@ -19,7 +30,7 @@ from pytest_proteus.core.episode import (
     pending_candidate_path,
     private_record_dir,
 )
-from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.errors import ApparatusError, ConfigurationError, RecordError
 from pytest_proteus.core.evaluators import structural_step, surface_units
 from pytest_proteus.core.records import completed_episodes_in, read_records, read_trace
 
@@ -269,11 +280,30 @@ def test_a_candidate_that_the_harness_refuses_is_rolled_back(tmp_path: Path) -> 
     assert not pending_candidate_path(tmp_path / "run").exists()
 
 
-def test_a_validation_that_raises_refuses_the_candidate(tmp_path: Path) -> None:
-    harness = TinyHarness({1: lambda spec: (spec.harness_root / "notes" / "latest.md").unlink()})
-    (record,) = go(tmp_path / "run", harness, episodes=1).eval_history
-    assert record["failure_kind"] == "viability"
-    assert record["error"].startswith("FileNotFoundError")
+@pytest.mark.parametrize("how", ["raises", "returns no text"])
+def test_a_validation_that_gives_no_answer_is_a_failure_of_the_apparatus_and_can_be_tried_again(
+    tmp_path: Path, how: str
+) -> None:
+    def validate(harness_root: Path) -> Any:
+        (harness_root / "notes" / "mess").write_text("left by the check")
+        if not (harness_root / "notes" / "n2.md").exists():
+            return ""
+        if how == "raises":
+            raise RuntimeError("no room")
+        return 7
+
+    harness = TinyHarness()
+    harness.validate_candidate = validate  # type: ignore[method-assign]
+    result = go(tmp_path / "run", harness, episodes=3)
+    assert (result.state, result.error_class, result.episodes_complete) == ("errored", "apparatus", 1)
+    assert result.error == "validate_candidate of 'tiny' " + (
+        "failed: RuntimeError: no room" if how == "raises" else "returned int, not a sentence"
+    )
+    (kept,) = git(tmp_path / "run", "for-each-ref", "--format=%(refname)", "refs/failed").splitlines()
+    names = git(tmp_path / "run", "ls-tree", "-r", "--name-only", kept)
+    assert "notes/n2.md" in names
+    assert "mess" not in names
+    assert go(tmp_path / "run", episodes=3, resume=True).state == "complete"
 
 
 def test_a_disposition_that_changes_is_noticed_from_then_on(tmp_path: Path) -> None:
@@ -480,9 +510,12 @@ def test_what_a_killed_process_left_of_the_seed_is_replaced(tmp_path: Path) -> N
     class Killed(BaseException):
         pass
 
+    def killed(*arguments: Any) -> None:
+        raise Killed
+
     harness = TinyHarness()
-    harness.install_disposition = throw(Killed())  # type: ignore[assignment, method-assign]
-    with pytest.raises((Killed, TypeError)):
+    harness.install_disposition = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
         go(tmp_path / "run", harness, episodes=1)
     assert (tmp_path / "run" / "harness" / "notes" / "seed.md").exists()
     assert go(tmp_path / "run", episodes=1, resume=True).state == "complete"
@@ -641,3 +674,73 @@ def test_a_refused_candidate_is_handed_back_after_a_pause_too(tmp_path: Path) ->
 def test_a_class_of_error_that_nobody_knows_is_one_of_the_apparatus(tmp_path: Path) -> None:
     result = go(tmp_path / "run", TinyHarness({1: fail("strange")}), episodes=1)
     assert (result.state, result.error_class) == ("errored", "apparatus")
+
+
+# -------------------------------------------------------------------------------------------------- nonsense
+
+
+@pytest.mark.parametrize("episodes", [-1, 2.0, "3", None, True])
+def test_a_number_of_episodes_that_is_none_is_refused_before_anything_is_written(tmp_path: Path, episodes: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"episodes=.* whole number"):
+        go(tmp_path / "run", episodes=episodes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_surfaces_of_one_name_are_refused(tmp_path: Path) -> None:
+    harness = TinyHarness()
+    harness.surfaces = lambda: (Surface("notes", "notes"), Surface("notes", "tools"))  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="two surfaces called 'notes'"):
+        go(tmp_path / "run", harness, episodes=1)
+
+
+@pytest.mark.parametrize("method", ["surfaces", "seed", "install_disposition", "disposition_fingerprint"])
+def test_a_harness_that_cannot_be_set_up_is_a_failure_of_the_apparatus_that_names_it(
+    tmp_path: Path, method: str
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ZeroDivisionError("no")
+
+    harness = TinyHarness()
+    setattr(harness, method, broken)
+    with pytest.raises(ApparatusError, match=r"harness 'tiny' cannot be .*: ZeroDivisionError: no"):
+        go(tmp_path / "run", harness, episodes=1)
+    assert go(tmp_path / "run", episodes=1, resume=True).state == "complete"
+
+
+@pytest.mark.parametrize(("turns", "recorded"), [(4, 4), ("many", None), (2.5, None), (True, None), (None, None)])
+def test_turns_that_are_no_whole_number_are_recorded_as_missing(tmp_path: Path, turns: Any, recorded: Any) -> None:
+    harness = TinyHarness({1: lambda spec: EpisodeResult(1, True, turns)})
+    (record,) = go(tmp_path / "run", harness, episodes=1).eval_history
+    assert record["turns"] == recorded
+
+
+def test_a_record_that_repeats_an_earlier_commit_is_not_believed(tmp_path: Path) -> None:
+    go(tmp_path / "run", episodes=2)
+    path = private_record_dir(tmp_path / "run") / "episodes.jsonl"
+    line = json.loads(path.read_text().splitlines()[-1])
+    with path.open("a") as file:
+        file.write(json.dumps({**line, "episode": 3}) + "\n")
+    for read in (
+        lambda: completed_episodes_in(tmp_path / "run"),
+        lambda: go(tmp_path / "run", episodes=4, resume=True),
+    ):
+        with pytest.raises(RecordError, match="an earlier episode's"):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"ref: refs/heads/a\0b", b"ref: refs/heads/../../x", None])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_damaged_head_is_one_sentence(tmp_path: Path, content: bytes | None, resume: bool) -> None:
+    go(tmp_path / "run", episodes=1)
+    path = tmp_path / "run" / ".snapshot.git" / "HEAD"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(RecordError, match="HEAD is damaged"):
+        go(tmp_path / "run", episodes=2, resume=resume)
+
+
+def test_a_head_that_a_power_cut_left_empty_is_made_whole(tmp_path: Path) -> None:
+    go(tmp_path / "run", episodes=1)
+    (tmp_path / "run" / ".snapshot.git" / "HEAD").write_bytes(b"")
+    assert go(tmp_path / "run", episodes=2, resume=True).episodes_complete == 2
+    assert subjects(tmp_path / "run") == ["episode 0", "episode 1", "episode 2"]

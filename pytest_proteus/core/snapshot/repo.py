@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.snapshot import pack
 from pytest_proteus.core.snapshot.catfile import CatFile
 from pytest_proteus.core.snapshot.objects import Commit, Node, SnapshotError, load_node, parse_commit
@@ -39,6 +40,7 @@ _CONFIG = b"""[core]
 \tallow = never
 """
 _HEX = re.compile(rb"[0-9a-f]{40}\Z")
+_HEAD = re.compile(rb"(?:ref: refs(?:/[\w-][\w.-]*)+|[0-9a-f]{40})\Z")
 _EPISODE = re.compile(r"episode (\d+):")
 _OPEN_PACKS = 128
 _MAPPED_FROM = 1 << 17
@@ -115,7 +117,7 @@ class Repository:
 
     def exists(self) -> bool:
         """Whether there is a repository, whole enough to be opened."""
-        return os.path.isfile(self.dir + b"/HEAD") and os.path.isdir(self.packs)
+        return os.path.exists(self.dir + b"/HEAD") and os.path.isdir(self.packs)
 
     def create(self) -> None:
         """Make an empty repository; HEAD comes last, so that a half-made one does not exist."""
@@ -133,6 +135,8 @@ class Repository:
             for name in os.listdir(self.dir + folder):
                 if name.endswith(b".lock"):
                     os.unlink(self.dir + folder + b"/" + name)
+        if not self._head_text():
+            replace_file(self.dir + b"/HEAD", b"ref: " + BRANCH + b"\n")
         names = set(os.listdir(self.packs))
         for name in names:
             if name.startswith(b"tmp_"):
@@ -188,9 +192,21 @@ class Repository:
 
     # -- refs ----------------------------------------------------------------------------------------------------
 
+    def _head_text(self) -> bytes:
+        """What HEAD says; nothing when it is missing or a power cut left it empty."""
+        try:
+            text = _read_file(self.dir + b"/HEAD").strip()
+        except IsADirectoryError:
+            text = b"(a folder)"
+        if text and not _HEAD.match(text):
+            raise RecordError(
+                f"{self.path}/HEAD is damaged; write 'ref: {BRANCH.decode()}' into it, or start a new run"
+            )
+        return text
+
     def _head_ref(self) -> bytes:
-        text = _read_file(self.dir + b"/HEAD").strip()
-        return text[5:] if text.startswith(b"ref: refs/") and b".." not in text else BRANCH
+        text = self._head_text()
+        return text[5:] if text.startswith(b"ref: ") else BRANCH
 
     def ref(self, name: bytes) -> bytes | None:
         """The id that a ref names, or None."""
