@@ -2,7 +2,8 @@
 
 Started as ``python -I -S <this> ORDER LIFELINE STATUS`` (three descriptors). It reads its order, starts the command as
 a child, adopts every orphan among its descendants, and when the command ends, its time is over or the lifeline's other
-end is closed, kills every descendant. Only when none is left does it write its report to STATUS and end.
+end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its own, and its report
+only when no descendant is left; then it ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 #: Signals that Python or this program handles; the command gets them as a fresh process would.
 _RESET = (
@@ -40,7 +42,7 @@ def main() -> None:
         text = file.read()
     if not text:
         return  # whoever started us died before it gave an order
-    report = Supervisor(json.loads(text), lifeline).run()
+    report = Supervisor(json.loads(text), lifeline).run(status)
     os.write(status, json.dumps(report).encode("ascii") + b"\n")
 
 
@@ -65,10 +67,11 @@ class Supervisor:
     def stop(self, *_: object) -> None:
         self.asked_to_stop = True
 
-    def run(self) -> dict[str, object]:
+    def run(self, status: int) -> dict[str, object]:
         error = self.start()
         if error:
             return {"start_error": error}
+        os.write(status, b"%d\n" % self.main)
         interrupted = timed_out = False
         try:
             interrupted = self.wait(self.order["timeout"]) == "cut"
@@ -149,19 +152,11 @@ class Supervisor:
                 self.returncode = os.waitstatus_to_exitcode(state)
 
     def kill_descendants(self) -> tuple[int, list[int]]:
-        """Stop, then kill, round after round until none is left; (how many besides the command, those that remain)."""
+        """Kill round after round until none is left; (how many besides the command, those that remain)."""
         deadline = time.monotonic() + self.order["kill_seconds"]
         met: set[int] = set()
         while not self.reap() and time.monotonic() < deadline:
-            stopped: set[int] = set()
-            # a stopped process forks no more: when a round finds no new one, all are caught
-            while (new := descendants(os.getpid()) - stopped) and time.monotonic() < deadline:
-                for pid in new:
-                    self.send(pid, signal.SIGSTOP)
-                stopped |= new
-            for pid in stopped:
-                self.send(pid, signal.SIGKILL)
-            met |= stopped
+            met |= kill_round(lambda: descendants(os.getpid()), deadline)
             select.select([self.alarm], [], [], 0.05)
             if select.select([self.alarm], [], [], 0)[0]:
                 os.read(self.alarm, 4096)
@@ -170,34 +165,64 @@ class Supervisor:
 
     @staticmethod
     def send(pid: int, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        send(pid, number)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def kill_round(living: Callable[[], set[int]], deadline: float) -> set[int]:
+    """Stop what ``living`` finds until it finds nothing new, then kill all of it; what was met."""
+    stopped: set[int] = set()
+    # a stopped process forks no more: when a round finds no new one, all are caught
+    while (new := living() - stopped) and time.monotonic() < deadline:
+        for pid in new:
+            send(pid, signal.SIGSTOP)
+        stopped |= new
+    for pid in stopped:
+        send(pid, signal.SIGKILL)
+    return stopped
 
 
 def descendants(root: int) -> set[int]:
     """Every living descendant of ``root``."""
+    return below({root})[0]
+
+
+def session(number: int) -> set[int]:
+    """Every living process of a session, and their descendants."""
+    _, members = below(set())
+    roots = {pid for pid, its in members.items() if its == number}
+    return roots | below(roots)[0]
+
+
+def below(roots: set[int]) -> tuple[set[int], dict[int, int]]:
+    """Every living descendant of ``roots``; every living process with its session."""
     children: dict[int, list[int]] = {}
+    sessions: dict[int, int] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - pathlib takes long to import
                 # the command's name may hold anything, so read behind its last bracket
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                state, parent, _, its = file.read().rpartition(b")")[2].split()[:4]
         except (OSError, ValueError):
             continue
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
-        else:
-            children.setdefault(int(parent), [])
+            sessions[int(name)] = int(its)
     found: set[int] = set()
-    queue = [root]
+    queue = list(roots)
     while queue:
         for pid in children.get(queue.pop(), ()):
             if pid not in found:
                 found.add(pid)
                 queue.append(pid)
-    return found
+    return found, sessions
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The rung ``none``: an ordinary local process under a supervisor that leaves nothing alive.
 
-It isolates nothing: the subject reads and writes whatever its user may, and a subject that kills its own supervisor
-escapes it. What it does is to bound time and output, to give the environment whole instead of inheriting it, and to
-kill every descendant when the phase ends, however it ends: also when pytest itself is killed. Needs Linux.
+It isolates nothing: the subject reads and writes whatever its user may. What it does is to bound time and output, to
+give the environment whole instead of inheriting it, and to kill every descendant when the phase ends, however it ends:
+also when pytest itself is killed. A subject may stop its supervisor, which then costs it the rest of its time, or kill
+it, which ends the phase at once; what had left the command's session by then cannot be found. Needs Linux.
 """
 
 from __future__ import annotations
@@ -23,15 +24,22 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
-from pytest_proteus.sandbox._supervisor import descendants
+from pytest_proteus.sandbox._supervisor import descendants, kill_round, session
 
 _SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 
 #: Seconds that the supervisor may take to kill everything, after the stop signal's grace is over.
 KILL_SECONDS = 10.0
 
+#: Seconds after the time limit and its grace at which a supervisor that does not run is taken for stopped.
+STOPPED_SECONDS = 1.0
+
 #: Ends of the lifelines of running supervisors. Taking one out is atomic, so that a signal handler needs no lock.
 _lifelines: set[int] = set()
+
+
+class SupervisorLost(ApparatusError):
+    """Something killed the supervisor: the subject can do that, and no retry would make it stop."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,8 @@ class LocalSandbox:
 
         Raises:
             ConfigurationError: the command cannot be started.
-            ApparatusError: the supervisor died, or something could not be killed.
+            SupervisorLost: the supervisor was killed; what is left of the command's session has been killed as well.
+            ApparatusError: something could not be killed.
         """
         order = {
             "argv": list(argv),
@@ -116,11 +125,11 @@ class LocalSandbox:
         began = time.monotonic()
         with _supervised(json.dumps(order).encode("ascii")) as (supervisor, status):
             out, err = _Kept(stdout_limit), _Kept(stderr_limit)
-            patience = timeout + grace + KILL_SECONDS + 5
-            report = _attend(supervisor, status, stdin.encode("utf-8", "surrogateescape"), out, err, patience)
+            report = _attend(supervisor, status, stdin.encode("utf-8", "surrogateescape"), out, err, timeout + grace)
         if report is None:
-            raise ApparatusError(
-                f"the supervisor of {argv[0]!r} ended without a report: {err.text()[-300:]}".rstrip(": ")
+            raise SupervisorLost(
+                f"the process that supervises {argv[0]!r} ended without a report, as when the command kills it: "
+                f"{err.text()[-300:]}".rstrip(": ")
             )
         if report.get("start_error"):
             raise ConfigurationError(f"{argv[0]!r} cannot be started in {cwd}: {report['start_error']}")
@@ -211,19 +220,34 @@ def _cut(lifeline: int) -> None:
 
 def _bury(supervisor: subprocess.Popen[bytes]) -> None:
     """Wait for the supervisor, which kills everything now that its lifeline is cut, and close its pipes."""
-    try:
-        supervisor.wait(KILL_SECONDS + 5)
-    except subprocess.TimeoutExpired:
+    deadline = time.monotonic() + KILL_SECONDS + 5
+    while time.monotonic() < deadline and not _is_stopped(supervisor.pid):
+        try:
+            supervisor.wait(0.5)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    if supervisor.poll() is None:
         # stopped or stuck, but still the ancestor of all: do its work in its place
-        for pid in descendants(supervisor.pid):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < deadline and kill_round(lambda: descendants(supervisor.pid), deadline):
+            time.sleep(0.02)
         supervisor.kill()
         supervisor.wait()
     for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+#: The report of a supervisor that the subject keeps from reporting.
+_OUT_OF_TIME = {
+    "returncode": -int(signal.SIGKILL),
+    "timed_out": True,
+    "interrupted": False,
+    "left_over": 0,
+    "survivors": [],
+}
 
 
 class _Kept:
@@ -253,14 +277,25 @@ class _Kept:
         return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
 
 
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def _attend(
-    supervisor: subprocess.Popen[bytes], status: int, stdin: bytes, out: _Kept, err: _Kept, patience: float
+    supervisor: subprocess.Popen[bytes], status: int, stdin: bytes, out: _Kept, err: _Kept, seconds: float
 ) -> dict[str, Any] | None:
-    """Feed and drain the pipes until the supervisor reports; None when it ends, or lets ``patience`` pass, without."""
+    """Feed and drain the pipes until the supervisor reports; None when it ends without.
+
+    One that has been stopped when its ``seconds`` are over reports nothing: then ours is that the time was over.
+    """
     assert supervisor.stdin is not None
     assert supervisor.stdout is not None
     assert supervisor.stderr is not None
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds + STOPPED_SECONDS
+    last = deadline + KILL_SECONDS + 5
     report = bytearray()
     with selectors.DefaultSelector() as selector:
         for pipe, kept in ((supervisor.stdout, out), (supervisor.stderr, err)):
@@ -272,8 +307,10 @@ def _attend(
         left = memoryview(stdin)
         while True:
             events = selector.select(max(deadline - time.monotonic(), 0))
-            if not events and time.monotonic() >= deadline:
-                return None
+            if time.monotonic() >= deadline:
+                if _is_stopped(supervisor.pid) or time.monotonic() >= last:
+                    return _OUT_OF_TIME
+                deadline = time.monotonic() + STOPPED_SECONDS
             for key, _ in events:
                 if key.data is not None:
                     if not _drain(key.fd, key.data):
@@ -284,13 +321,31 @@ def _attend(
                     if not data:
                         _drain(supervisor.stdout.fileno(), out)
                         _drain(supervisor.stderr.fileno(), err)
-                        return json.loads(report) if report.endswith(b"\n") else None
+                        return _report(bytes(report))
                 else:
                     left = _feed(key.fd, left)
                     if not left:
                         selector.unregister(key.fd)
                         with contextlib.suppress(OSError):
                             supervisor.stdin.close()
+
+
+def _report(told: bytes) -> dict[str, Any] | None:
+    """What the supervisor has reported; None, and all killed that can be found, when it has not."""
+    first, _, second = told.partition(b"\n")
+    if second.endswith(b"\n") or first.startswith(b"{"):
+        found: dict[str, Any] = json.loads(second or first)
+        return found
+    _kill_session(first)
+    return None
+
+
+def _kill_session(command: bytes) -> None:
+    """Kill what can be found of a command whose supervisor has gone; its descendants have other parents now."""
+    if command.isdigit():
+        deadline = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < deadline and kill_round(lambda: session(int(command)), deadline):
+            time.sleep(0.02)
 
 
 def _drain(descriptor: int, kept: _Kept) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_proteus.core.errors import ApparatusError, ConfigurationError
+from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sandbox import LocalSandbox, choose, kill_all, none
+from pytest_proteus.sandbox.none import SupervisorLost
 
 #: Starts a child that leaves its parent, session and process group, closes all, ignores signals, and writes its number.
 ESCAPE = """
@@ -180,19 +181,34 @@ def test_a_command_that_cannot_start_is_an_error_of_the_configuration(argv, cwd)
 
 
 def test_killing_the_supervisor_is_an_error_of_the_apparatus():
-    with pytest.raises(ApparatusError, match="ended without a report"):
+    with pytest.raises(SupervisorLost, match="ended without a report"):
         python("import os, time; os.kill(os.getppid(), 9); time.sleep(0.2)")
 
 
-def test_stopping_the_supervisor_does_not_hang(monkeypatch, tmp_path):
-    monkeypatch.setattr(none, "KILL_SECONDS", -5.0)
+def test_what_a_killed_supervisor_leaves_in_the_commands_session_is_killed(tmp_path):
     code = (
-        "import os, sys, time; os.kill(os.getppid(), 19); open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "import os, sys, time; os.kill(os.getppid(), 9); os.fork()\n"
+        "open(f'{sys.argv[1]}/{os.getpid()}', 'w').write(str(os.getpid()))\n"
         "while True: time.sleep(60)"
     )
-    with pytest.raises(ApparatusError, match="ended without a report"):
-        python(code, tmp_path / "pid", timeout=4.0, grace=0)
-    assert wait_until_dead(wait_for_file(tmp_path / "pid"))
+    with pytest.raises(SupervisorLost):
+        python(code, tmp_path)
+    assert all(wait_until_dead(int(path.name)) for path in tmp_path.iterdir())
+
+
+def test_stopping_the_supervisor_ends_the_phase_at_its_time_limit(tmp_path):
+    code = (
+        "import os, sys, time; os.kill(os.getppid(), 19); os.fork()\n"
+        "open(f'{sys.argv[1]}/{os.getpid()}', 'w').write(str(os.getpid()))\n"
+        "while True: time.sleep(60)"
+    )
+    began = time.monotonic()
+    outcome = python(code, tmp_path, timeout=1.0, grace=0.2)
+    assert outcome.timed_out
+    assert time.monotonic() - began < 6
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
 
 
 def test_kill_all_ends_what_other_threads_run(tmp_path):
