@@ -7,6 +7,7 @@ the sandbox's business, what its endpoint costs is not known here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,9 +21,10 @@ from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
 from pytest_proteus.core.trees import remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
-from pytest_proteus.harnesses.pi_log import Session, read_session
-from pytest_proteus.harnesses.traces import bounded_text, read_regular, surface_finder
+from pytest_proteus.harnesses.pi_log import Session, damage, read_session
+from pytest_proteus.harnesses.traces import bounded_text, open_folder, read_regular, surface_finder
 from pytest_proteus.sandbox import LocalSandbox, Outcome
+from pytest_proteus.sandbox.none import SupervisorLost
 
 SURFACES = (
     Surface("instructions", "AGENTS.md", write_tools=frozenset({"write", "edit"}), free_named=False),
@@ -178,9 +180,12 @@ class PiHarness:
             self._write_home(episode, spec.model)
             for phase, prompt in spec.phase_prompts.items():
                 episode.begin_phase(phase)
-                outcome = self._launch(spec, episode, prompt)
+                try:
+                    outcome = self._launch(spec, episode, prompt)
+                except SupervisorLost as lost:
+                    return EpisodeResult(spec.episode, False, 0, f"phase {phase}: {lost}", {}, "abort")
                 session = episode.session()
-                error, error_class = _judge(phase, outcome, session)
+                error, error_class = _judge(phase, outcome, session, episode.damage())
                 if error:
                     return EpisodeResult(
                         spec.episode, False, sum(session.turns.values()), error, _counters(spec, session), error_class
@@ -286,9 +291,12 @@ class _Episode:
         self.traces = root / "traces" / f"ep{spec.episode:03d}"
         self.session_id = f"session-{spec.episode:03d}"
         self._phases: list[tuple[str, int]] = []
+        self._before = ""
 
     def begin(self) -> None:
         """Start from nothing, whatever an earlier attempt left."""
+        if self.traces.parent.is_symlink() or not self.traces.parent.is_dir():
+            remove(self.traces.parent)
         for folder in (self.state, self.traces):
             remove(folder)
         for folder in (self.home, self.agent_home, self.temporary, self.traces):
@@ -299,28 +307,68 @@ class _Episode:
         remove(self.state)
 
     def begin_phase(self, phase: str) -> None:
-        self._phases.append((phase, self._text().count("\n")))
-        _write_json(self.traces / "phases.json", self._phases)
+        self._before = self._text()
+        self._phases.append((phase, self._before.count("\n")))
+        self._write_phases()
 
     def session(self) -> Session:
         """All that the agent has logged so far."""
         return read_session(self._text(), self._phases or self._noted_phases(), surface_finder(self.harness, SURFACES))
 
+    def damage(self) -> str:
+        """What the agent did to its own session log in the last phase; empty when nothing shows."""
+        folder = self._open()
+        if folder is None:
+            return "its folder is no folder any more"
+        os.close(folder)
+        text = self._text()
+        if not text.startswith(self._before):
+            return "what it held before the phase is not there any more"
+        return damage(text)
+
+    def _open(self) -> int | None:
+        return open_folder(self.state.parent, self.traces.parent.name, self.traces.name)
+
     def _text(self) -> str:
         """The session file's text; empty when there is none."""
-        found = sorted(self.traces.glob(f"*_{self.session_id}.jsonl")) if self.traces.is_dir() else []
-        data = read_regular(found[0], _SESSION_LIMIT) if found else None
+        folder = self._open()
+        if folder is None:
+            return ""
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - by descriptor
+            found = sorted(name for name in names if name.endswith(f"_{self.session_id}.jsonl"))
+            data = read_regular(found[0], _SESSION_LIMIT, folder) if found else None
+        finally:
+            os.close(folder)
         return (data or b"").decode("utf-8", "replace")
 
-    def _noted_phases(self) -> list[tuple[str, int]]:
+    def _write_phases(self) -> None:
+        folder = self._open()
+        if folder is None:
+            return  # the agent has put something else there, which the end of the phase tells
         try:
-            noted = json.loads(read_regular(self.traces / "phases.json", 1 << 20) or b"[]")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink("phases.json", dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open("phases.json", flags, 0o644, dir_fd=folder), "w", encoding="utf-8") as file:
+                json.dump(self._phases, file)
+        finally:
+            os.close(folder)
+
+    def _noted_phases(self) -> list[tuple[str, int]]:
+        folder = self._open()
+        if folder is None:
+            return []
+        try:
+            noted = json.loads(read_regular("phases.json", 1 << 20, folder) or b"[]")
             return [(str(phase), int(line)) for phase, line in noted]
         except (ValueError, TypeError):
             return []
+        finally:
+            os.close(folder)
 
 
-def _judge(phase: str, outcome: Outcome, session: Session) -> tuple[str, str]:
+def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple[str, str]:
     """What went wrong in a phase and whose fault it is; two empty strings when it ended well.
 
     The exit status alone says little: the last answer in the log tells how the phase ended.
@@ -329,6 +377,8 @@ def _judge(phase: str, outcome: Outcome, session: Session) -> tuple[str, str]:
         return f"phase {phase} was cut short from outside", "abort"
     if outcome.timed_out:
         raise PhaseTimeout(f"phase {phase} took longer than its time limit and was stopped")
+    if damage:
+        return f"phase {phase}: the agent's session log was cut, replaced or removed: {damage}", "apparatus"
     if session.last_phase != phase:
         said = bounded_text((outcome.stderr or outcome.stdout).strip()[-400:])
         return (

@@ -99,6 +99,22 @@ def read_session(text: str, phases: Sequence[tuple[str, int]], surface_of: Calla
     return session
 
 
+def damage(text: str) -> str:
+    """What shows that a session file is not whole; empty when nothing does. Its end may lack: see ``last_phase``.
+
+    The first record of a whole file is the session's, and every other one names an earlier one as its parent.
+    """
+    known: set[str] = set()
+    for number, (_, record) in enumerate(_records(text, (), Session())):
+        if (number == 0) != (record.get("type") == "session"):
+            return "its first record is missing" if number == 0 else "a second session begins in it"
+        parent = record.get("parentId")
+        if number and parent is not None and parent not in known:
+            return f"the record before {record.get('id')!r} is missing"
+        known.add(str(record.get("id")))
+    return ""
+
+
 def _records(text: str, phases: Sequence[tuple[str, int]], session: Session) -> Iterator[tuple[str, dict[str, Any]]]:
     starts = list(phases)
     phase = ""

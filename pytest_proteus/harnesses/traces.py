@@ -17,10 +17,32 @@ _ITEM_LIMIT = 50
 _DEPTH_LIMIT = 5
 
 
-def read_regular(path: Path, limit: int) -> bytes | None:
-    """At most ``limit`` bytes of a regular file; None when there is none at ``path``, or it cannot be read."""
+def open_folder(root: Path, *names: str) -> int | None:
+    """A descriptor of the folder at ``root/names…``; None when one of ``names`` is no folder, a link included."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(root, flags)
+    except OSError:
+        return None
+    for name in names:
+        try:
+            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def read_regular(path: str | Path, limit: int, folder: int | None = None) -> bytes | None:
+    """At most ``limit`` bytes of a regular file; None when there is none at ``path``, or it cannot be read.
+
+    Args:
+        path: the file; relative to the open ``folder`` if there is one. A link in its place is not followed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

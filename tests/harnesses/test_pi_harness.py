@@ -25,7 +25,9 @@ seen = {{"argv": arguments, "prompt": sys.stdin.read(), "env": dict(os.environ),
         "left": sorted(map(str, pathlib.Path(os.environ["HOME"]).iterdir()))}}
 with open(os.environ["SEEN"], "a") as file:
     file.write(json.dumps(seen) + "\\n")
-with open(f"{{folder}}/time_{{ident}}.jsonl", "a") as file:
+log = pathlib.Path(f"{{folder}}/time_{{ident}}.jsonl")
+with log.open("a") as file:
+    file.write("" if file.tell() else '{{"type": "session", "version": 3, "id": "s"}}\\n')
     file.write(os.environ.get("LOG", ""))
 exec(os.environ.get("CODE", ""))
 """
@@ -184,7 +186,7 @@ def test_a_bad_end_is_told_by_the_last_answer_and_not_by_the_exit_status(run, lo
 def test_a_later_phase_without_an_answer_is_not_taken_for_an_earlier_one(run):
     code = (
         "file = next(pathlib.Path(folder).glob('*.jsonl'))\n"
-        "if 'observe' in seen['prompt']: file.write_text(os.environ['ENTRY'])"
+        "if 'observe' in seen['prompt']: file.open('a').write(os.environ['ENTRY'])"
     )
     result, _ = run(log="", code=code, phases=("observe", "act"), ENTRY=entry())
     assert "phase act: the agent ended with status 0 before it got an answer" in result.error
@@ -252,3 +254,47 @@ def test_addresses_and_paths_are_no_public_attributes(agent):
         if name[0] != "_"
     }
     assert public == {"wire": "gemini", "reasoning": False}
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("log.unlink()", "what it held before the phase is not there any more"),
+        ("log.write_text('')", "what it held before the phase is not there any more"),
+        ("log.unlink(); log.write_text(os.environ['LOG'])", "what it held before the phase is not there any more"),
+        ("log.write_text(log.read_text()[20:])", "what it held before the phase is not there any more"),
+        ("shutil.rmtree(folder)", "its folder is no folder any more"),
+        ("shutil.move(folder, '../kept'); os.symlink('../kept', folder)", "its folder is no folder any more"),
+        ("shutil.move('../traces', '../kept'); os.symlink('kept', '../traces')", "its folder is no folder any more"),
+    ],
+)
+def test_a_log_that_the_agent_destroys_is_an_error_of_the_episode(run, deed, told):
+    code = f"import shutil\nif 'act' in seen['prompt']: {deed}"
+    result, _ = run(code=code, phases=("observe", "act"))
+    assert (result.ok, result.error_class) == (False, "apparatus")
+    assert told in result.error
+
+
+@pytest.mark.parametrize(
+    "deed", ["log.unlink(); log.write_text(os.environ['LOG'])", "log.unlink()", "log.write_text('')"]
+)
+def test_a_log_that_is_destroyed_in_the_first_phase_is_an_error_too(run, deed):
+    result, _ = run(code=deed)
+    assert (result.ok, result.error_class) == (False, "apparatus")
+    assert "before it got an answer" in result.error or "its first record is missing" in result.error
+
+
+def test_a_link_in_place_of_the_traces_is_no_way_to_delete_or_write_elsewhere(run, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "ep002").mkdir(parents=True)
+    (elsewhere / "ep002" / "mine").write_text("mine")
+    run(code=f"import shutil; shutil.rmtree('../traces'); os.symlink({str(elsewhere)!r}, '../traces')")
+    result, _ = run(episode=2)
+    assert result.ok
+    assert [path.name for path in elsewhere.rglob("*")] == ["ep002", "mine"]
+
+
+def test_killing_the_supervisor_cuts_the_run_short_and_is_not_tried_again(run):
+    result, _ = run(code="os.kill(os.getppid(), 9); import time; time.sleep(60)")
+    assert (result.ok, result.error_class) == (False, "abort")
+    assert result.error.startswith("phase act: the process that supervises")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.harnesses.pi import SURFACES
-from pytest_proteus.harnesses.pi_log import Session, read_session
+from pytest_proteus.harnesses.pi_log import Session, damage, read_session
 from pytest_proteus.harnesses.traces import bounded, surface_finder
 
 DATA = Path(__file__).parent / "data"
@@ -167,3 +167,12 @@ def test_bounding_ends_at_a_depth_and_at_a_number_of_items():
         deep = [deep]
     assert "deeper levels left out" in json.dumps(bounded(deep))
     assert len(bounded(list(range(1000)))) == 50
+
+
+@pytest.mark.parametrize("name", ["pi_chat_api", "pi_err500", "pi_full", "pi_sigterm_in_bash"])
+def test_the_logs_of_the_agent_itself_show_no_damage(name):
+    text = (DATA / f"{name}.jsonl").read_text()
+    assert damage(text) == ""
+    lines = text.splitlines(keepends=True)
+    assert damage("".join(lines[1:])) == "its first record is missing"
+    assert "is missing" in damage("".join(lines[:2] + lines[3:]))
