@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +48,32 @@ def test_verdict_as_json(report, file_of, capsys):
 def test_a_folder_stands_for_the_report_in_it(report, tmp_path, capsys):
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert main(["verdict", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("command", ["verdict", "report"])
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "device", "empty folder", "folder with a fifo", "socket"])
+def test_what_is_no_file_with_a_report_is_one_line_and_never_waits(command, kind, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder
+    if kind in ("fifo", "link to a fifo", "folder with a fifo"):
+        os.mkfifo(folder / "report.json")
+        path = folder / "report.json" if kind == "fifo" else folder
+    if kind == "link to a fifo":
+        path = tmp_path / "link"
+        path.symlink_to(folder / "report.json")
+    if kind == "device":
+        path = Path("/dev/zero")
+    if kind == "socket":
+        path = folder / "socket"
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    words = [sys.executable, "-m", "pytest_proteus.cli", command, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"proteus {command}: ")
+    assert done.stderr.count("\n") == 1
+    assert str(path) in done.stderr
 
 
 def test_a_report_as_markdown(report, file_of, capsys):

@@ -8,6 +8,8 @@ are not known are null; a number that is missing is never 0. ``schema-v1.json`` 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -362,7 +364,16 @@ def load_report(path: str | Path) -> Report:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        # a FIFO without a writer would keep an ordinary open waiting
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigurationError(f"{path} is no regular file; give the file of a report or a sweep's folder")
+    try:
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            return json.load(file)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
