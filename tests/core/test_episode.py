@@ -744,3 +744,29 @@ def test_a_head_that_a_power_cut_left_empty_is_made_whole(tmp_path: Path) -> Non
     (tmp_path / "run" / ".snapshot.git" / "HEAD").write_bytes(b"")
     assert go(tmp_path / "run", episodes=2, resume=True).episodes_complete == 2
     assert subjects(tmp_path / "run") == ["episode 0", "episode 1", "episode 2"]
+
+
+# ------------------------------------------------------------------------------------------------------ modes
+
+
+def test_a_run_that_went_on_sees_the_modes_of_one_that_was_never_interrupted(tmp_path: Path) -> None:
+    seen: dict[str, list[str]] = {}
+
+    def look(spec: Any) -> None:
+        tree = spec.harness_root
+        seen[spec.root.parent.name] = [f"{p.name} {p.stat().st_mode & 0o7777:o}" for p in sorted(tree.rglob("*"))]
+
+    def private(spec: Any) -> None:
+        (spec.harness_root / "notes" / "n1.md").chmod(0o600)
+        (spec.harness_root / "notes" / "latest.md").chmod(0o500)
+        (spec.harness_root / "notes").chmod(0o700)
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        harness = TinyHarness({1: private, 2: look})
+        root, live = tmp_path / name / "run", tmp_path / name / "live"
+        if name == "b":
+            go(root, harness, episodes=1, live_root=live)
+        go(root, harness, episodes=2, live_root=live, resume=True)
+    assert seen["a"] == seen["b"]
+    assert "n1.md 644" in seen["a"]

@@ -492,3 +492,67 @@ def read_everything(store: SnapshotStore) -> None:
     for _, commit in store.checkpoints():
         for entry in store.tree_entries(commit).values():
             store.read_blob(entry.oid)
+
+
+def modes(tree: Path) -> dict[str, str]:
+    """Path → permission bits of everything below a tree."""
+    return {str(path.relative_to(tree)): f"{path.lstat().st_mode & 0o7777:04o}" for path in sorted(tree.rglob("*"))}
+
+
+def odd(tree: Path) -> None:
+    """Modes that no snapshot keeps, on files and folders, new and old."""
+    write(tree, "new/private", "p")
+    write(tree, "new/script", "s")
+    (tree / "new" / "private").chmod(0o600)
+    (tree / "new" / "script").chmod(0o700)
+    (tree / "notes" / "a.md").chmod(0o666)
+    (tree / "new").chmod(0o2770)
+
+
+PLAIN = {"new": "0755", "new/private": "0644", "new/script": "0755", "notes/a.md": "0644"}
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_after_an_episode_the_work_tree_has_the_modes_that_a_restore_gives(work: Path, accepted: bool) -> None:
+    store = store_of(work)
+    write(work, "notes/a.md", "a")
+    run_episode(store, 0)
+    odd(work)
+    scan = store.scan()
+    assert modes(work)["new/private"] == "0600"
+    store.publish(store.prepare(scan, 1, label="x", accepted=accepted))
+    if not accepted:
+        store.rollback(scan)
+    found = modes(work)
+    assert {path: found[path] for path in PLAIN if path in found} == (PLAIN if accepted else {"notes/a.md": "0644"})
+    after = store.scan()
+    assert (after.changes, after.violations) == ((), ())
+    store.restore(store.head())
+    assert modes(work) == found
+
+
+def test_an_edit_right_after_the_modes_were_made_plain_is_seen(work: Path) -> None:
+    store = store_of(work)
+    odd_file = work / "notes" / "x"
+    write(work, "notes/x", "one")
+    odd_file.chmod(0o600)
+    run_episode(store, 0)
+    assert odd_file.stat().st_mode & 0o777 == 0o644
+    times = odd_file.stat()
+    odd_file.write_text("two")
+    os.utime(odd_file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert [change.path for change in store.scan().changes] == [b"notes/x"]
+
+
+def test_making_modes_plain_follows_nothing_out_of_the_work_tree(work: Path) -> None:
+    store = store_of(work)
+    write(work, "sub/file", "x")
+    (work / "sub" / "file").chmod(0o600)
+    outside = work.parent / "outside"
+    write(outside, "file", "precious")
+    (outside / "file").chmod(0o600)
+    pending = store.prepare(store.scan(), 0, label="x")
+    (work / "sub").rename(work / "old")
+    (work / "sub").symlink_to(outside)
+    store.publish(pending)
+    assert modes(outside) == {"file": "0600"}

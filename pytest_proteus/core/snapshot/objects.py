@@ -15,6 +15,12 @@ from pytest_proteus.core.errors import ProteusError
 
 FILE, EXECUTABLE, LINK, FOLDER = 0o100644, 0o100755, 0o120000, 0o40000
 
+
+def plain_mode(mode: int) -> int:
+    """The permission bits that a restore gives to a file or folder: all that a snapshot keeps is the owner's x bit."""
+    return 0o755 if mode & 0o100 or mode & 0o170000 == FOLDER else 0o644
+
+
 #: Who commits, and the date of episode 0. Equal histories must have equal ids, so no clock and no user enters.
 IDENTITY = b"harness <harness@localhost>"
 EPOCH, EPISODE_SECONDS = 946684800, 60

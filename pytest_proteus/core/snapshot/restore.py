@@ -13,12 +13,35 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from pytest_proteus.core.snapshot import names
-from pytest_proteus.core.snapshot.objects import EXECUTABLE, LINK, Entry, Node, SnapshotError
+from pytest_proteus.core.snapshot.objects import EXECUTABLE, LINK, Entry, Node, SnapshotError, plain_mode
 
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Read = Callable[[bytes], bytes]
+
+
+def make_plain(root: bytes, paths: Iterable[bytes]) -> None:
+    """Give files and folders below ``root`` the modes that a restore gives them; somebody else's stay as they are.
+
+    Nothing is followed, and what is neither, or has a second name elsewhere, is left alone.
+    """
+    for path in sorted(paths):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+            fd = _opened(opened, root, _FOLDER)
+            *folders, name = path.split(b"/")
+            for part in folders:
+                fd = _opened(opened, part, _FOLDER, fd)
+            seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if stat.S_ISDIR(seen.st_mode) or (stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1):
+                os.fchmod(_opened(opened, name, _READ, fd), plain_mode(seen.st_mode))
+
+
+def _opened(stack: contextlib.ExitStack, path: bytes, flags: int, folder: int | None = None) -> int:
+    fd = os.open(path, flags, dir_fd=folder)
+    stack.callback(os.close, fd)
+    return fd
 
 
 class Bin:
@@ -141,7 +164,7 @@ class Writer:
         if entry.mode == LINK:
             os.symlink(data, made)
         else:
-            mode = 0o755 if entry.mode == EXECUTABLE else 0o644
+            mode = plain_mode(entry.mode)
             file = os.open(made, _NEW, mode)
             try:
                 os.fchmod(file, mode)

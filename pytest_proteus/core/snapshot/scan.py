@@ -30,6 +30,7 @@ from pytest_proteus.core.snapshot.objects import (
     empty_folders,
     find,
     object_id,
+    plain_mode,
     row,
     tree_data,
     walk,
@@ -217,6 +218,8 @@ class Scanner:
         self._racy_ns = racy_ns
         self._top = _Folder()
         self.refused: frozenset[bytes] = frozenset()
+        self._odd_files: set[bytes] = set()
+        self._odd_folders: set[bytes] = set()
 
     def walk(self) -> tuple[Node, tuple[Violation, ...]]:
         """Look at the whole tree; returns it and what is wrong with it."""
@@ -224,6 +227,7 @@ class Scanner:
         self._refused: set[bytes] = set()
         self._count = 0
         self._bytes = 0
+        self._odd_folders.clear()
         self._fresh = time.time_ns() - self._racy_ns if self._racy_ns else 1 << 63
         try:
             self._start()
@@ -237,6 +241,15 @@ class Scanner:
             self._found.append(Violation("", "more", f"… and {more} more"))
         self.refused = frozenset(self._refused)
         return self._last, tuple(self._found)
+
+    def odd_modes(self) -> set[bytes]:
+        """Files and folders whose permission bits no snapshot keeps, so that they would be others after a restore."""
+        return self._odd_files | self._odd_folders
+
+    def forget_odd_modes(self) -> None:
+        """They have been made plain; the next walk sees whether they are."""
+        self._odd_files.clear()
+        self._odd_folders.clear()
 
     def unsettled(self) -> set[bytes]:
         """Folders, as ``b"a/b/"``, below which something may lie that no node shows."""
@@ -288,6 +301,8 @@ class Scanner:
     def _visit(self, place: _Place, folder: _Folder) -> None:
         """Bring what is remembered of one open folder up to date, and all below it."""
         key, before = _key(os.fstat(place.fd)), folder.node
+        if place.depth and key[4] & 0o7777 != 0o755:
+            self._odd_folders.add(place.prefix[:-1])
         keys = self._keys(folder.names, place) if key == folder.key and not self._paranoid else None
         if keys is None:
             self._list(place, folder, key)
@@ -478,6 +493,10 @@ class Scanner:
         if names.long_attribute_line(name, data) and not self._lenient:
             self._violation(path, "nested-git", "git refuses attributes with a line of 2,048 bytes or more")
             return None
+        if stat.S_IMODE(seen.st_mode) == plain_mode(seen.st_mode):
+            self._odd_files.discard(path)
+        else:
+            self._odd_files.add(path)
         return self._keep(EXECUTABLE if seen.st_mode & stat.S_IXUSR else FILE, data)
 
     def _read_link(self, place: _Place, name: bytes) -> Entry | None:

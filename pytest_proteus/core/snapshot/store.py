@@ -31,7 +31,7 @@ from pytest_proteus.core.snapshot.objects import (
     with_empty_folders,
 )
 from pytest_proteus.core.snapshot.repo import FAILED, INDEX, Repository, episode_of, oid_of
-from pytest_proteus.core.snapshot.restore import Bin, Writer, materialize, own_root
+from pytest_proteus.core.snapshot.restore import Bin, Writer, make_plain, materialize, own_root
 from pytest_proteus.core.snapshot.scan import Limits, Scan, Scanner, reader
 
 _EMPTY_FOLDER = "empty folder: "
@@ -262,6 +262,8 @@ class SnapshotStore(Reader):
     def publish(self, pending: Pending, *, flush: Sequence[int] = ()) -> None:
         """Make an episode count: flush its pack and the given descriptors once, then move the branch.
 
+        The work tree then gets the modes that a restore would give it, so that a resumed run sees the same.
+
         Raises:
             SnapshotError: the branch has moved since ``prepare``.
         """
@@ -270,6 +272,7 @@ class SnapshotStore(Reader):
         self._flush(flush)
         self._move(bytes.fromhex(pending.commit), pending.node)
         self._append(pending.episode, bytes.fromhex(pending.commit))
+        self._make_plain()
 
     def publish_by_id(self, commit: str) -> None:
         """Move the branch to a commit whose objects are there: an episode whose record was the last thing written.
@@ -392,11 +395,18 @@ class SnapshotStore(Reader):
         now = scan if scan is self._latest else self.scan()
         writer = Writer(self._work, self._bin, before.read if before else now.read)
         writer.sync(target, now.node, self._scanner.unsettled().__contains__, keep)
+        self._make_plain()
         after = self.scan()
         if after.tree != target.oid.hex() or after.refused - frozenset(keep):
             raise SnapshotError(
                 f"{os.fsdecode(self._work)} could not be put back: {after.violations[:1] or after.tree}"
             )
+
+    def _make_plain(self) -> None:
+        odd = self._scanner.odd_modes()
+        if odd:
+            make_plain(self._work, odd)
+            self._scanner.forget_odd_modes()
 
     def close(self) -> None:
         """Flush and close what is open, the branch included."""
