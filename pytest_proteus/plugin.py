@@ -160,6 +160,12 @@ def run(request: pytest.FixtureRequest, harness: Any, arm: Any, seed: Any, model
 @pytest.fixture(scope="session")
 def sweep(request: pytest.FixtureRequest) -> Sweep:
     """The whole sweep of this module or class: every cell is run, or waited for."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "sweep must be an argument of a test function or of a fixture that one asks for: getfixturevalue comes too "
+            "late to plan the sweep, and tests of a unittest.TestCase take no part in one",
+            pytrace=False,
+        )
     return sweep_session(request.config).sweep_of(request.param)
 
 
@@ -240,10 +246,12 @@ def separation(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> None:
     """Axes that a sweep marker lists become fixtures of its module or class, before the first test is made."""
-    marks = getattr(getattr(collector, "obj", None), "__dict__", {}).get("pytestmark", ())
-    for mark in marks if isinstance(marks, (list, tuple)) else (marks,):
-        if getattr(mark, "name", "") == "sweep":
-            sweep_session(collector.config).scopes.supply_axes(collector)
+    holder = getattr(collector, "obj", None)
+    for part in holder.__mro__ if isinstance(holder, type) else (holder,):
+        marks = getattr(part, "__dict__", {}).get("pytestmark", ())
+        for mark in marks if isinstance(marks, (list, tuple)) else (marks,):
+            if getattr(mark, "name", "") == "sweep":
+                sweep_session(collector.config).scopes.supply_axes(collector)
 
 
 @pytest.hookimpl(wrapper=True)

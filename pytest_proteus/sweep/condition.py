@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import json
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +44,17 @@ def source_digest(obj: Any) -> str | None:
     return hashlib.sha256(code.co_code).hexdigest() if code else None
 
 
+def class_digest(kind: type) -> str | None:
+    """One digest for the files of a class and of every class that it inherits from, the standard library's left out."""
+    standard = sysconfig.get_paths()["stdlib"]
+    found = {}
+    for base in kind.__mro__:
+        file = getattr(sys.modules.get(base.__module__), "__file__", None) or standard
+        if not file.startswith(standard) or "site-packages" in file:
+            found[base.__module__] = source_digest(base)
+    return digest(found) if found else None
+
+
 def evaluator_condition(spec: EvaluatorSpec) -> dict[str, Any]:
     """What of an evaluator makes its results what they are."""
     return {
@@ -66,7 +78,7 @@ def adapter_condition(adapter: Any, label: str) -> dict[str, Any]:
     return {
         "label": label,
         "type": f"{kind.__module__}:{kind.__qualname__}",
-        "source_sha256": source_digest(kind),
+        "source_sha256": class_digest(kind),
         "version": plain(getattr(adapter, "version", None)),
         "knobs": {
             name: _knob(value) for name, value in sorted(getattr(adapter, "__dict__", {}).items()) if name[:1] != "_"

@@ -116,15 +116,18 @@ def _class_marks(cls: type) -> list[pytest.Mark]:
 
 
 def sweep_mark(obj: Any) -> pytest.Mark | None:
-    """The ``sweep`` marker that ``obj`` itself carries.
+    """The ``sweep`` marker of a module or class; a class has that of the nearest class that it inherits from.
 
     Raises:
-        ConfigurationError: it carries more than one.
+        ConfigurationError: one of them carries more than one.
     """
-    marks = [mark for mark in own_marks(obj) if mark.name == "sweep"]
-    if len(marks) > 1:
-        raise ConfigurationError(f"{obj.__name__} carries {len(marks)} sweep markers; write one")
-    return marks[0] if marks else None
+    for holder in obj.__mro__ if isinstance(obj, type) else (obj,):
+        marks = [mark for mark in own_marks(holder) if mark.name == "sweep"]
+        if len(marks) > 1:
+            raise ConfigurationError(f"{holder.__name__} carries {len(marks)} sweep markers; write one")
+        if marks:
+            return marks[0]
+    return None
 
 
 def _tests_of(holder: Any, *, of_module: bool) -> Iterator[tuple[str, Any]]:

@@ -98,8 +98,13 @@ def extend_closure(metafunc: pytest.Metafunc, axes: Sequence[str]) -> None:
 
 
 def params_of(definition: Any) -> list[Any] | None:
-    """A definition's params, or None for a fixture without."""
-    return None if definition.params is None else list(definition.params)
+    """The values of a definition's params, or None for a fixture without."""
+    return None if definition.params is None else [_unwrapped(param) for param in definition.params]
+
+
+def _unwrapped(param: Any) -> Any:
+    """What ``pytest.param`` wraps; anything else as it is."""
+    return param.values[0] if isinstance(param, type(pytest.param(None))) else param
 
 
 def set_params(definition: Any, params: Sequence[Any]) -> None:
@@ -307,7 +312,8 @@ def narrow(definition: Any, axis: str, wanted: Sequence[str], option: str) -> No
                 f"{option}={label}: the {axis} axis at {place_of(definition)} has no such label; "
                 f"{nearest(label, known)}"
             )
-    set_params(definition, [param for param, label in zip(params, labels, strict=True) if label in wanted])
+    kept = [param for param, label in zip(definition.params, labels, strict=True) if label in wanted]
+    set_params(definition, kept)
 
 
 def iter_functions(items: Sequence[pytest.Item]) -> Iterator[pytest.Function]:

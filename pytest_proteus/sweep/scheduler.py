@@ -36,6 +36,19 @@ class CellScheduling(LoadScopeScheduling):  # type: ignore[misc]
         finally:
             self.config.option.loadscopereorder = before
 
+    def _reschedule(self, node: Any) -> None:
+        """Give a worker more tests; one that takes a dead worker's place gets its first when it has collected.
+
+        A worker begins a test when it knows the next one, or that there is none.
+        """
+        if node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+        if not self.workqueue and not node.shutting_down:
+            node.shutdown()
+
     def remove_node(self, node: Any) -> str | None:
         """As in ``load``, a test whose worker died is not begun again: its cell is lost, which one failure says."""
         for unit in self.assigned_work.get(node, {}).values():

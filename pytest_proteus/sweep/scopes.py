@@ -34,7 +34,9 @@ class Scope:
         key: node id of the first of them.
         node: its collector.
         declaration: what it declares.
-        more: cells that single tests have beyond the visible grid.
+        more: cells that single tests have, perhaps beyond the visible grid.
+        shared: axes that some test takes from where the scope sees them.
+        overridden: axes that some test parametrizes itself.
         plan: the plan, once every test is collected.
         store: the cells, once the folder is allocated.
         whole: the whole sweep, once some test asked for it.
@@ -44,6 +46,8 @@ class Scope:
     node: Any
     declaration: Declaration
     more: list[Cell] = field(default_factory=list)
+    shared: set[str] = field(default_factory=set)
+    overridden: set[str] = field(default_factory=set)
     plan: Plan | None = None
     store: CellStore | None = None
     whole: Sweep | None = None
@@ -235,20 +239,31 @@ class Scopes:
             cell = item.stash[CELL] = grid.cell_of(item, scope.axes)
             if cell not in scope.more:
                 scope.more.append(cell)
+            for axis in scope.axes:
+                visible = grid.visible_definition(item.session, scope.node, axis)
+                own = item._fixtureinfo.name2fixturedefs[axis][-1] is not visible
+                (scope.overridden if own else scope.shared).add(axis)
 
     def _plan_scope(self, session: pytest.Session, scope: Scope) -> None:
         declared = scope.declaration
         for axis in scope.axes:
             self._adjust(axis, grid.visible_definition(session, scope.node, axis))
-        cells = grid.grid_of(session, scope.node, scope.axes, declared.where)
-        known = set(cells)
-        cells += [cell for cell in scope.more if cell not in known]
+        if scope.overridden - scope.shared:  # what the scope sees of such an axis is what no test asks for
+            cells = list(scope.more)
+        else:
+            cells = grid.grid_of(session, scope.node, scope.axes, declared.where)
+            known = set(cells)
+            cells += [cell for cell in scope.more if cell not in known]
         marks = [*declared.marks, *self._hooked_evaluators(scope)]
         scope.plan = make_plan(declared, cells, marks, self._setting(scope))
 
     def _setting(self, scope: Scope) -> Setting:
         extra: dict[str, Any] = {}
-        for found in scope.node.ihook.pytest_proteus_register_harnesses(config=self.config):
+        for found in self._hooked(scope, "register_harnesses"):
+            if found is not None and not isinstance(found, Mapping):
+                raise ConfigurationError(
+                    f"pytest_proteus_register_harnesses returned a {type(found).__name__}; return a mapping of names"
+                )
             extra.update(found or {})
         return Setting(
             root=self.config.rootpath,
@@ -259,8 +274,16 @@ class Scopes:
             harnesses=extra,
         )
 
+    def _hooked(self, scope: Scope, name: str, **given: Any) -> list[Any]:
+        """What the implementations of a hook near a scope return."""
+        hook = getattr(scope.node.ihook, f"pytest_proteus_{name}")
+        try:
+            return list(hook(config=self.config, **given))
+        except Exception as error:
+            raise ConfigurationError(f"pytest_proteus_{name} failed: {type(error).__name__}: {error}") from error
+
     def _hooked_evaluators(self, scope: Scope) -> list[EvaluatorMark]:
-        found = scope.node.ihook.pytest_proteus_register_evaluators(config=self.config, sweep=scope.declaration.name)
+        found = self._hooked(scope, "register_evaluators", sweep=scope.declaration.name)
         where = f"pytest_proteus_register_evaluators for {scope.declaration.name}"
         return [EvaluatorMark(spec, {}, (), where) for specs in found for spec in specs or ()]
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.core.ledger import CellRecord, read_json
-from pytest_proteus.core.records import append_jsonl, plain, write_json_atomic
+from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
+from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
@@ -31,13 +31,16 @@ from pytest_proteus.sweep.plan import plan_entry, plan_lines
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
 from pytest_proteus.sweep.scopes import CELL, SCOPE, WANTED, Scope, Scopes
-from pytest_proteus.sweep.store import STORAGE, CellStore, Stopped, settle_lost
+from pytest_proteus.sweep.store import CONTINUED, STORAGE, CellStore, Stopped, settle_lost
 
 if TYPE_CHECKING:
     from pytest_proteus.plugin import SessionIdentity
 
 #: What to do about a disk that cannot be written.
 KEPT = "make room or get the right to write there and run the same command again: every complete episode is kept"
+
+#: Of a test that was skipped because its cell was not run, and not because the user skips it.
+NOT_BEGUN = ("proteus", "cell not run")
 
 _gates: pytest.StashKey[Gates] = pytest.StashKey()
 
@@ -67,6 +70,7 @@ class SweepSession:
         self._current: pytest.Item | None = None
         self._expected: set[str] = set()
         self._reported: set[str] = set()
+        self._left_out: set[str] = set()
         self._opened = False
         self._held: list[Path] = []
         self._old_sigterm: Any = None
@@ -106,7 +110,8 @@ class SweepSession:
             options.max_missing(self.config)
             options.one_of(self.config, "undecided", options.UNDECIDED)
         self._raise_problems()
-        if self.scopes.problems or self.config.option.collectonly:
+        only_shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
+        if self.scopes.problems or any(getattr(self.config.option, name, False) for name in only_shown):
             return
         if self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"):
             self._print_plans(scopes)
@@ -129,9 +134,9 @@ class SweepSession:
         if self.identity.is_worker:
             end_with_parent()
         self._write_session(session.items)
+        self._catch_sigterm()
         if not self.identity.is_worker:
             self._announce()
-            self._catch_sigterm()
 
     def _check_folder(self, scope: Scope) -> None:
         """Refuse a folder that the user named and that may not be used, before anything is written."""
@@ -228,6 +233,7 @@ class SweepSession:
         if record.state in ("errored", "lost"):
             pytest.fail(f"{cell} ended as {record.state}: {run.error}", pytrace=False)
         if record.state in ("skipped", "not_run"):
+            item.user_properties.append(NOT_BEGUN)
             pytest.skip(f"{cell} was not run" + (f": {record.reason}" if record.reason else ""))
         return run
 
@@ -286,6 +292,8 @@ class SweepSession:
             with self._untimed():
                 records = store.demand(cells)
         except Stopped:
+            if self._current is not None:
+                self._current.user_properties.append(NOT_BEGUN)
             pytest.skip("the session was asked to stop before this cell was begun")
         except OSError as error:
             told = f"{error.filename or store.out}: {error.strerror or error}; {KEPT}"
@@ -416,17 +424,20 @@ class SweepSession:
         """Note that a test was reported, and stop the workers when ``-x`` or ``--maxfail`` says so."""
         if report.when in ("teardown", "???"):
             self._reported.add(report.nodeid)
+        if report.when == "setup" and report.skipped and NOT_BEGUN not in report.user_properties:
+            self._left_out.add(report.nodeid)
         if report.failed and self._opened:
             self._failures += 1
             limit = self.config.getvalue("maxfail")
             if limit and self._failures >= limit:
                 self.folder.stop()
 
-    def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: no process begins a further cell or episode."""
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C: no process begins a further cell or episode. ``-x`` comes by here, too, under xdist."""
         if self._opened:
             self.folder.stop()
-            (self.folder.path / "interrupt").touch()
+            if not str(excinfo.value).startswith("stopping after"):
+                (self.folder.path / "interrupt").touch()
 
     def _catch_sigterm(self) -> None:
         """SIGTERM is Ctrl-C, so that a cancelled CI job still leaves its report."""
@@ -460,11 +471,19 @@ class SweepSession:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             self._write_line(f"proteus: {len(missing)} tests have no result, {sorted(missing)[0]} among them")
         limit = options.max_missing(self.config)
-        report = build(self.folder.path, exitstatus=int(session.exitstatus), finished_at=time.time(), max_missing=limit)
+        self._forget_skipped()
+        status = session.exitstatus
+        if status == pytest.ExitCode.INTERRUPTED and self._failures and not self._interrupted:
+            status = pytest.ExitCode.TESTS_FAILED  # -x under xdist, which alone calls that an interrupt
+        report = build(self.folder.path, exitstatus=int(status), finished_at=time.time(), max_missing=limit)
         if report["outcome"] in ("fail", "incomplete") and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             report["session"]["exitstatus"] = int(session.exitstatus)
-        self.config.hook.pytest_proteus_modify_report(config=self.config, report=report)
+        try:
+            self.config.hook.pytest_proteus_modify_report(config=self.config, report=report)
+        except Exception as error:
+            report["outcome_reasons"].append(f"pytest_proteus_modify_report failed: {type(error).__name__}: {error}")
+        report = plain(report)
         write(report, max_missing=limit)
         self.report = report
 
@@ -476,13 +495,24 @@ class SweepSession:
         json_report["proteus"] = self.report
         json_report.get("tests", []).sort(key=lambda test: test["nodeid"])
 
+    @property
+    def _interrupted(self) -> bool:
+        return (self.folder.path / "interrupt").exists()
+
     def _settle_lost(self) -> None:
         """Account for cells whose worker died. After an interrupt they were only cut short: a later session goes on."""
-        if (self.folder.path / "interrupt").exists():
+        if self._interrupted:
             return
         for _, out in self._sweeps():
             with contextlib.suppress(OSError, RecordError):
                 settle_lost(out, self.identity.session)
+
+    def _forget_skipped(self) -> None:
+        """Tests that the user skips want no cell."""
+        path = self.folder.path / "nodes.json"
+        nodes = read_json(path) or {}
+        if self._left_out & nodes.keys():
+            write_json_atomic(path, {nodeid: nodes[nodeid] for nodeid in nodes if nodeid not in self._left_out})
 
     def _wait_for_workers(self) -> None:
         """After an interrupt, give workers a moment to write how their cells ended."""
@@ -555,13 +585,17 @@ def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:
 
 
 def _headline(watched: Watched, session: str) -> str:
-    from pytest_proteus.core.ledger import read_cell
-
-    records = []
+    reported = {line.get("session") for line in read_jsonl(watched.out / "sessions.jsonl")}
+    reused = kept = continued = 0
     for run_id in watched.run_ids:
         with contextlib.suppress(RecordError):  # whoever needs the cell says what is wrong with its file
-            records.append(read_cell(watched.out, run_id))
-    done = sum(record is not None and record.state == "complete" and record.settled_by != session for record in records)
-    begun = sum(record is not None and record.state in ("running", "abort") for record in records)
-    kept = (f", {done} reused" if done else "") + (f", {begun} continued" if begun else "")
-    return f"proteus: {watched.name}: {len(watched.run_ids)} cells × {watched.episodes} episodes{kept} → {watched.out}"
+            record = read_cell(watched.out, run_id)
+            if record is None or record.session == session:
+                continue
+            ended = record.state not in (RUNNING, *CONTINUED)
+            reused += ended and record.settled_by in reported
+            kept += ended and record.settled_by not in reported
+            continued += not ended
+    counts = {"reused": reused, "kept of an interrupted session": kept, "continued": continued}
+    told = "".join(f", {count} {word}" for word, count in counts.items() if count)
+    return f"proteus: {watched.name}: {len(watched.run_ids)} cells × {watched.episodes} episodes{told} → {watched.out}"

@@ -182,7 +182,7 @@ class CellStore:
             raise
         except (StorageError, OSError) as error:
             record = _ended(record, "abort", STORAGE, None, str(error))
-        except Exception as error:
+        except BaseException as error:  # SystemExit, and what test libraries raise, end a cell and not the session
             record = _ended(record, "errored", "apparatus", type(error).__name__, str(error))
         if record.error and record.error["class"] == STORAGE:
             record.state = "abort"  # once there is room the next session continues it
