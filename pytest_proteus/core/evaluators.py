@@ -54,11 +54,25 @@ def _units_on_disk(ctx: GoalContext, surfaces: Sequence[Surface]) -> Units:
     return units(Path(ctx.harness_root), surfaces)
 
 
+def _units_by_name(ctx: GoalContext, declared: Surface) -> Units:
+    # a folder's name may be that of a declared surface whose units are no files
+    if ctx.units is None or os.path.lexists(Path(ctx.harness_root) / declared.subdir):
+        return _units_on_disk(ctx, (declared,))
+    if declared.name not in ctx.units:
+        known = ", ".join(ctx.units) or "(none)"
+        raise LookupError(
+            f"{declared.name!r} is no folder or file of the harness and no surface; its surfaces: {known}"
+        )
+    return ctx.units
+
+
 def surface_units(surface: Surface | str, name: str = "", target: int = 0) -> Evaluator:
     """How many units a surface has: a count ≥ 0, no direction of its own.
 
     Args:
-        surface: a declared surface, or a folder of the harness whose files are counted.
+        surface: a declared surface, or a folder of the harness whose files are counted (a file counts 1). A name that
+            is no folder or file stands for the declared surface of that name; when there is none either, that is an
+            evaluator error, except where ``ctx`` has no units to tell by: the count is then 0.
         name: of the result; ``units:<surface>`` when not given.
         target: when given, the score is no larger than it and ``passed`` says that it was reached.
     """
@@ -67,8 +81,7 @@ def surface_units(surface: Surface | str, name: str = "", target: int = 0) -> Ev
     label = name or f"units:{declared.name}"
 
     def evaluate(trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
-        # a folder's name may be that of a declared surface whose units are no files
-        tables = _units_on_disk(ctx, (declared,)) if named else _current_units(ctx, (declared,))
+        tables = _units_by_name(ctx, declared) if named else _current_units(ctx, (declared,))
         count = len(tables[declared.name])
         return EvalResult(
             name=label,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_proteus.core import ActionEvent, GoalContext, Surface, Visibility
+from pytest_proteus.core import ActionEvent, EvaluatorSpec, GoalConfig, GoalContext, Surface, Visibility
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.evaluators import (
     file_contains,
@@ -47,6 +47,23 @@ def test_a_target_caps_the_score_and_is_passed_when_reached(target: int, score: 
 def test_tool_calls_are_counted_down_from_a_ceiling(ceiling: int, score: float, passed: bool) -> None:
     result = tool_calls(ceiling=ceiling)(TRACE, context())
     assert (result.name, result.score, result.passed) == ("tool-calls", score, passed)
+
+
+def test_a_name_that_is_neither_folder_nor_surface_has_no_count(tmp_path: Path) -> None:
+    tables = {"notes": {"a": "1", "b": "2"}}
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "x").write_text("x")
+    (tmp_path / "AGENTS.md").write_text("x")
+
+    def count(name: str) -> float:
+        return surface_units(name)([], context(tmp_path, now=tables)).score
+
+    assert (count("notes"), count("tools"), count("AGENTS.md")) == (2.0, 1.0, 1.0)
+    with pytest.raises(LookupError, match="'ntoes' is no folder or file of the harness and no surface"):
+        count("ntoes")
+    spec = EvaluatorSpec("n", surface_units("ntoes"))
+    assert GoalConfig.of("x", [spec]).evaluate([], context(tmp_path, now=tables))[0].error
+    assert surface_units("ntoes")([], context(tmp_path)).score == 0.0
 
 
 def test_a_step_is_the_number_of_units_that_moved_over_all_surfaces() -> None:
