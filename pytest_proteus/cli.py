@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import itertools
 import json
 import os
 import re
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.out.is_dir():
         raise ConfigurationError(f"--out {options.out} is a file; name a folder")
+    if options.harness == "pi":
+        _configure_pi(options)
     name = sweep_name(options.out)
     text = suite_text(options, name)
     if not options.json:
@@ -95,6 +98,34 @@ def _run(options: argparse.Namespace) -> int:
     if options.json and status in (0, 1):
         _print_json(_load(options.out))
     return _RUN_CODES.get(status, 1)
+
+
+def _configure_pi(options: argparse.Namespace) -> None:
+    """Take the model, and the endpoint, from the environment where no option names them.
+
+    Raises:
+        ConfigurationError: it tells none either.
+    """
+    from pytest_proteus.harnesses.pi import configured
+
+    given = [*options.endpoint, *_values_of("--proteus-endpoint", options.pytest_words)]
+    if options.model or _values_of("--proteus-model", options.pytest_words):
+        return
+    wire = None
+    if given:
+        wire = given[0].partition("=")[0] if re.match(r"[a-z-]+=", given[0]) else "anthropic"
+    endpoint, options.model = configured(wire)
+    options.endpoint += [endpoint] if endpoint else []
+    if not options.model:
+        raise ConfigurationError(
+            "harness pi has no model to ask: give --endpoint [WIRE=]URL (or --proteus-endpoint to pytest), or set "
+            "ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or name a provider's model with --model PROVIDER/NAME"
+        )
+
+
+def _values_of(option: str, words: Sequence[str]) -> list[str]:
+    found = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return found + [after for word, after in itertools.pairwise(words) if word == option]
 
 
 def _pytest(words: Sequence[str], *, to_stderr: bool) -> tuple[int, str]:

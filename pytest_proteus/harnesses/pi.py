@@ -62,6 +62,21 @@ _PROVIDER_KEYS = (
     *("DEEPSEEK_API_KEY", "GROQ_API_KEY", "MISTRAL_API_KEY", "XAI_API_KEY", "CEREBRAS_API_KEY"),
 )
 
+#: Where the vendors' own clients are told a base URL → the wire that is spoken there.
+_URL_VARIABLES = {
+    "ANTHROPIC_BASE_URL": "anthropic",
+    "OPENAI_BASE_URL": "openai-chat",
+    "GOOGLE_GEMINI_BASE_URL": "gemini",
+}
+
+#: The model of `proteus run` where nobody names one: what the agent at its pinned version takes for each vendor, as
+#: (wires, the agent's name of the provider, model).
+_DEFAULT_MODELS = (
+    (("anthropic",), "anthropic", "claude-opus-5-5"),
+    (("openai-chat", "openai-responses"), "openai", "gpt-6.2-sol"),
+    (("gemini",), "google", "gemini-4-argon"),
+)
+
 #: What of our own environment a way to the network may need.
 _NETWORK = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
@@ -72,6 +87,27 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROVIDER = "endpoint"
 _SETTINGS = {"retry": {"enabled": True, "maxRetries": 2, "baseDelayMs": 1000, "maxAgentDelayMs": 20000}}
 _SESSION_LIMIT = 1 << 28
+
+
+def configured(wire: str | None) -> tuple[str, str]:
+    """Endpoint and model of a run that names no model, from what the environment holds.
+
+    Args:
+        wire: the wire of the endpoint that is given; None when none is.
+
+    Returns:
+        ``WIRE=URL``, empty where an endpoint is given or the agent's own providers are used; the model, empty where
+        nothing tells one.
+    """
+    if wire is not None:
+        return "", next((model for wires, _, model in _DEFAULT_MODELS if wire in wires), "")
+    for variable, spoken in _URL_VARIABLES.items():
+        if os.environ.get(variable):
+            return f"{spoken}={os.environ[variable]}", configured(spoken)[1]
+    for wires, provider, model in _DEFAULT_MODELS:
+        if any(os.environ.get(name) for name in _WIRES[wires[0]][2]):
+            return "", f"{provider}/{model}"
+    return "", ""
 
 
 class PiHarness:
@@ -130,6 +166,24 @@ class PiHarness:
         except ConfigurationError as error:
             return str(error)
         return ""
+
+    def unconfigured(self, model: str) -> str:
+        """What nobody has configured for runs with ``model``, in one sentence; empty when nothing is missing, and where
+        the agent is not on this machine."""
+        try:
+            self._program()
+        except ConfigurationError:
+            return ""
+        try:
+            has_key = bool(self._key())
+        except ConfigurationError as error:
+            return str(error)
+        if has_key and model:
+            return ""
+        way = "" if has_key else f"give --proteus-endpoint=[WIRE=]URL or set a key, such as {_PROVIDER_KEYS[0]}, and "
+        missing = "model" if has_key else "model endpoint and no key" if model else "model, endpoint or key"
+        named = way.removesuffix(", and ") if model else f"{way}name a model with --proteus-model or a model axis"
+        return f"harness pi has no {missing}: {named} (in `proteus run`: --endpoint, --model)"
 
     def surfaces(self) -> Sequence[Surface]:
         """``instructions`` (``AGENTS.md``), ``notes``, ``skills`` (a folder a skill) and ``tools``."""

@@ -11,12 +11,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.config import RunConfig, RunResult
-from pytest_proteus.core.ledger import CellRecord
+from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -96,6 +97,30 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
 def preflight(config: RunConfig) -> str:
     """Why the harness cannot run here, in one sentence; empty when it can, and when it does not say."""
     return str(getattr(config.adapter, "preflight", str)() or "")
+
+
+def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
+    """See to it, before anything runs, that no harness lacks what only a user can give it.
+
+    Raises:
+        ConfigurationError: a harness of ``cells`` that are not complete does, as its ``unconfigured`` says.
+    """
+    asked: dict[tuple[str, str | None], str] = {}
+    for cell in cells:
+        key = cell.harness, cell.model
+        if key in asked or _is_complete(out, plan.run_ids[cell]):
+            continue
+        asked[key] = str(getattr(plan.adapter(cell), "unconfigured", lambda _: "")(cell.model or ""))
+        if asked[key]:
+            raise ConfigurationError(f"{plan.declaration.where}: {asked[key]}")
+
+
+def _is_complete(out: Path, run_id: str) -> bool:
+    try:
+        record = read_cell(out, run_id)
+    except RecordError:
+        return True  # whoever needs the cell says what is wrong with its file
+    return record is not None and record.state == "complete"
 
 
 def _attempts(config: RunConfig, record: CellRecord, should_stop: Callable[[], bool]) -> RunResult:

@@ -23,6 +23,7 @@ from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.declare import Threshold
+from pytest_proteus.sweep.execute import check_configured
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
 from pytest_proteus.sweep.gates import Gates
 from pytest_proteus.sweep.grid import Cell
@@ -127,6 +128,8 @@ class SweepSession:
             self.folder.open()
             for scope in scopes:
                 self._open_scope(scope)
+                if not options.flag(self.config, "no-run"):
+                    check_configured(scope.planned(), scope.cells().out, _needed(scope, session.items))
         self._raise_problems()
         if self.scopes.problems:
             return
@@ -572,6 +575,17 @@ class SweepSession:
         else:
             terminal.ensure_newline()
             terminal.write_line(text)
+
+
+def _needed(scope: Scope, items: Sequence[pytest.Item]) -> Sequence[Cell]:
+    """The cells that selected tests ask for."""
+    cells: dict[Cell, None] = {}
+    for item in items:
+        if item.stash.get(SCOPE, None) is scope:
+            if "sweep" in item.stash[WANTED]:
+                return scope.planned().cells
+            cells[item.stash[CELL]] = None
+    return list(cells)
 
 
 def _plain_statistic(value: Any) -> Any:
