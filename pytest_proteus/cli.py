@@ -134,21 +134,25 @@ def _pytest(words: Sequence[str], *, to_stderr: bool) -> tuple[int, str]:
     The process has a group of its own, so that Ctrl-C and a signal that is meant for us reach it once: through us.
     """
     sys.stdout.flush()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *words],
-        stdout=2 if to_stderr else None,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        preexec_fn=os.setpgrp,
-    )
+    command = [sys.executable, "-m", "pytest", *words]
+    kept: dict[str, Any] = {"stdout": 2 if to_stderr else None, "stderr": subprocess.PIPE}
+    if sys.version_info >= (3, 11):
+        kept["process_group"] = 0
+    else:
+        kept["preexec_fn"] = os.setpgrp
+    child = subprocess.Popen(command, text=True, errors="replace", **kept)
     said: list[str] = []
     relay = threading.Thread(target=_relay, args=(child.stderr, said), daemon=True)
     relay.start()
-    with _terminal_of(child.pid), _forwarding(child):
-        status = child.wait()
+    with _forwarding(child.pid), _Terminal(child.pid) as terminal:
+        while True:
+            _, state = os.waitpid(child.pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(state):
+                break
+            terminal.stop_with_it()
+    child.returncode = os.waitstatus_to_exitcode(state)
     relay.join(5)
-    return status, "".join(said)
+    return child.returncode, "".join(said)
 
 
 def _relay(source: Any, held: list[str]) -> None:
@@ -161,36 +165,56 @@ def _relay(source: Any, held: list[str]) -> None:
             sys.stderr.flush()
 
 
-@contextlib.contextmanager
-def _terminal_of(pid: int) -> Iterator[None]:
-    """Give the terminal to a process group, for Ctrl-C and for a debugger's input, and take it back."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        yield
-        return
-    ours = os.getpgrp()
-    old = signal.signal(signal.SIGTTOU, signal.SIG_IGN) if _in_main_thread() else None
-    try:
-        has_it = old is not None and os.tcgetpgrp(terminal) == ours
-        if has_it:
-            with contextlib.suppress(OSError):
-                os.tcsetpgrp(terminal, pid)
-        yield
-        if has_it:
-            with contextlib.suppress(OSError):
-                os.tcsetpgrp(terminal, ours)
-    finally:
-        os.close(terminal)
-        if old is not None:
-            signal.signal(signal.SIGTTOU, old)
+class _Terminal:
+    """Our terminal, if we have one, in the hands of a process group: for Ctrl-C, Ctrl-Z and a debugger's input."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._ours = os.getpgrp()
+        self._terminal = -1
+
+    def __enter__(self) -> _Terminal:
+        if not _in_main_thread():
+            return self
+        with contextlib.suppress(OSError):
+            self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            if os.tcgetpgrp(self._terminal) == self._ours:
+                self._old = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                self._give(self._group)
+                return self
+            os.close(self._terminal)
+        self._terminal = -1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal >= 0:
+            self._give(self._ours)
+            os.close(self._terminal)
+            signal.signal(signal.SIGTTOU, self._old)
+
+    def stop_with_it(self) -> None:
+        """The group was stopped, as by Ctrl-Z: stop as well, and go on with it later."""
+        if self._terminal >= 0:
+            self._give(self._ours)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._give(self._group)
+            os.killpg(self._group, signal.SIGCONT)
+
+    def _give(self, group: int) -> None:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(self._terminal, group)
 
 
 @contextlib.contextmanager
-def _forwarding(child: subprocess.Popen[str]) -> Iterator[None]:
+def _forwarding(pid: int) -> Iterator[None]:
     """Pass on the signals that end a session."""
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if _in_main_thread() else ()
-    old = {number: signal.signal(number, lambda got, _: child.send_signal(got)) for number in numbers}
+    old = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield
     finally:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,16 @@ class Odd(MinimalHarness):
 class Exits(MinimalHarness):
     def run_episode(self, spec):
         os._exit(0)
+
+
+class Slow(MinimalHarness):
+    def run_episode(self, spec):
+        with open("pid", "w") as file:
+            file.write(f"{os.getpid()};")
+        return super().run_episode(spec)
+
+    def __init__(self):
+        super().__init__(hang_at=[1])
 
 
 class Absent(MinimalHarness):
@@ -96,3 +110,54 @@ def test_an_adapter_that_ends_the_process_is_exit_1_and_one_line(proteus, adapte
 
 def test_an_adapter_that_ends_a_worker_is_exit_1(proteus):
     assert proteus("--harness", "trouble:Exits", "-n", "2").returncode == 1
+
+
+def slow(folder: Path, preexec=None, **streams) -> tuple[subprocess.Popen, int]:
+    """The command while its only episode hangs, and the process that runs it."""
+    (folder / "trouble.py").write_text(ADAPTERS)
+    found = shutil.which("proteus", path=str(Path(sys.executable).parent))
+    words = ["run", "--harness", "trouble:Slow", "--seeds", "1", "--episodes", "1", "--out", "out"]
+    process = subprocess.Popen([found, *words], cwd=folder, preexec_fn=preexec, **streams)
+    note = folder / "pid"
+    assert until(lambda: note.exists() and note.read_text().endswith(";"), 30)
+    return process, int(note.read_text()[:-1])
+
+
+def until(condition, seconds: float = 60.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def test_when_the_command_is_killed_so_is_what_it_runs(tmp_path):
+    process, runs = slow(tmp_path, stdout=subprocess.DEVNULL)
+    process.kill()
+    process.wait()
+    assert until(lambda: state(runs) in "ZX", 3)
+
+
+def test_a_terminals_ctrl_z_stops_it_and_ctrl_c_ends_it_with_a_report(tmp_path):
+    master, terminal = os.openpty()
+
+    def own_terminal():
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    process, runs = slow(tmp_path, own_terminal, stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.write(master, b"\x1a")
+    assert until(lambda: (state(process.pid), state(runs)) == ("T", "T"), 10)
+    process.send_signal(signal.SIGCONT)
+    assert until(lambda: "T" not in (state(process.pid), state(runs)), 10)
+    os.write(master, b"\x03")
+    assert process.wait(30) == 130
+    assert (tmp_path / "out" / "report.json").exists()
+    os.close(master)
+    os.close(terminal)
