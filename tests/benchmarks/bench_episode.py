@@ -9,6 +9,7 @@ collected by pytest; `tox -e bench` runs it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import itertools
 import json
@@ -26,6 +27,14 @@ PEER = "proteus-evolve==0.3.0"
 
 LATE_OVER_EARLY = 1.2
 STARTUP_SECONDS = 0.030
+
+
+#: A tool of two kilobytes and a dozen definitions.
+MODULE = '"""Tool {number}."""\n\nimport json\n\n' + "\n\n".join(
+    f"def step_{name}(value, other=None):\n    if value is None:\n        return other\n"
+    f"    text = json.dumps(value)\n    return text + str(other) if other else text\n"
+    for name in "abcdefghijkl"
+)
 
 
 class Scenario(NamedTuple):
@@ -94,9 +103,17 @@ def measure(package: str, files: int, measured: bool, episodes: int, steady: boo
         def seed(self, harness_root: Path, rng_seed: int = 0) -> None:
             super().seed(harness_root, rng_seed)
             for number in range(files):
-                folder = Path(harness_root) / "notes" / "library" / f"{number // 100:03d}"
+                surface = "tools" if number % 10 < 3 else "notes"
+                folder = Path(harness_root) / surface / "library" / f"{number // 100:03d}"
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"entry_{number:05d}.md").write_text(f"# Entry {number}\n\nA line of text.\n" * 4)
+                if surface == "tools":
+                    (folder / f"tool_{number:05d}.py").write_text(MODULE.format(number=number))
+                else:
+                    (folder / f"entry_{number:05d}.md").write_text(f"# Entry {number}\n\nA line of text.\n" * 4)
+
+        def surfaces(self) -> Any:
+            notes, tools = super().surfaces()
+            return [notes, dataclasses.replace(tools, unit="top_level_def")] if files else [notes, tools]
 
         def run_episode(self, spec: Any) -> Any:
             starts.append(time.perf_counter())
