@@ -156,7 +156,9 @@ def value_of(definition: Any, param: Any, others: Mapping[str, Any]) -> Any:
 
 
 def place_of(definition: Any) -> str:
-    """File and line of a fixture."""
+    """File and line of a fixture; the declaring module or class for an axis that a marker lists."""
+    if getattr(definition.func, "__module__", None) == __name__:
+        return f"{definition.baseid}: sweep marker"
     code = getattr(definition.func, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else str(definition.baseid or "plugin")
 
