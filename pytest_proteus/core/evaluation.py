@@ -293,10 +293,6 @@ def _reap() -> bool:
 # --------------------------------------------------------------------------------------- inside of the child
 
 
-class _Over(BaseException):
-    """The keeper's parent is gone."""
-
-
 def _keep(specs: Sequence[EvaluatorSpec], requests: int, answers: int) -> None:
     """The keeper's whole life: until the worker ends or the parent does; never returns."""
     code = 1
@@ -316,17 +312,23 @@ def _keep(specs: Sequence[EvaluatorSpec], requests: int, answers: int) -> None:
             pid, status = os.waitpid(-1, 0)
             code = os.waitstatus_to_exitcode(status)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _kill_descent(os.getpid())
-        if code < 0:  # end as the worker did
-            with contextlib.suppress(Exception):
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code & 255)
+        try:
+            _kill_descent(os.getpid())
+            if code < 0:  # end as the worker did
+                with contextlib.suppress(Exception):
+                    signal.signal(-code, signal.SIG_DFL)
+                os.kill(os.getpid(), -code)
+        finally:
+            os._exit(code & 255)
 
 
 def _stop(number: int, frame: object) -> None:
-    raise _Over
+    """The keeper's parent is gone. Raises nothing: that could get out into this copy of the parent's code."""
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        _kill_descent(os.getpid())
+    finally:
+        os._exit(1)
 
 
 def _serve(specs: Sequence[EvaluatorSpec]) -> None:
