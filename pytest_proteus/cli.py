@@ -35,7 +35,7 @@ _INI = "[pytest]\nfilterwarnings = ignore:Module already imported:pytest.PytestA
 _RUN_CODES = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
 _USAGE_ERROR = 4
 
-#: File that ``cli_session`` leaves in the scratch folder.
+#: File that ``sweep.command`` leaves in the scratch folder.
 ENDED = "ended"
 
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         suite = Path(scratch) / _file_name(name)
         suite.write_text(text, encoding="utf-8")
         (Path(scratch) / "pytest.ini").write_text(_INI, encoding="utf-8")
-        words = ["-p", "proteus", "-p", "pytest_proteus.cli_session", "-p", "no:cacheprovider"]
+        words = ["-p", "proteus", "-p", "pytest_proteus.sweep.command", "-p", "no:cacheprovider"]
         words += ["-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
         words += [f"--proteus-sweep-dir={options.out.absolute()}", f"--proteus-on-existing={options.on_existing}"]
         words += [f"--proteus-endpoint={endpoint}" for endpoint in options.endpoint]

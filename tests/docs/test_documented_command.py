@@ -44,6 +44,5 @@ def test_it_runs_a_sweep_of_the_real_agent(tmp_path):
         return [write(f"notes/page_{number}.md", f"# Page {number}\n"), say("Done.")]
 
     with ModelServer(answer) as server:
-        where = [f"--proteus-endpoint={wire}={url}" for wire, url in server.endpoint.items()]
-        sweep = proteus_run("pi", tmp_path, PYTEST_ADDOPTS=" ".join(["-n 2", "--proteus-model=scripted", *where]))
+        sweep = proteus_run("pi", tmp_path, ANTHROPIC_BASE_URL=server.endpoint["anthropic"], PYTEST_ADDOPTS="-n 2")
     assert completed(sweep) == [10, 10]

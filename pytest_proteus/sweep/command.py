@@ -1,4 +1,4 @@
-"""The plugin that ``proteus run`` adds to its session: it says that pytest came to its end, and hides usage errors.
+"""The plugin that ``proteus run`` adds to its session: it tells that pytest came to its end, and hides usage errors.
 
 A usage error is one line of the command's own, so what pytest writes is held back until the first test begins.
 """
