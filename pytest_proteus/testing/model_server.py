@@ -96,7 +96,9 @@ class ModelServer:
         self.script = script
         self.port = port
         self.log = log
-        self.requests: list[Request] = []
+        self._noted: list[tuple[int, Request]] = []
+        self._arrived = 0
+        self._answering = 0
         self._served: dict[tuple[str, int], int] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -179,6 +181,18 @@ class ModelServer:
         finally:
             await runner.cleanup()
 
+    @property
+    def requests(self) -> list[Request]:
+        """Every answered request so far, in the order of arrival.
+
+        A client has its answer a moment before the server is through with it, so requests under way are waited for, for
+        a second at most.
+        """
+        until = time.monotonic() + 1.0
+        while self._answering and time.monotonic() < until and threading.current_thread() is not self._thread:
+            time.sleep(0.002)
+        return [entry for _, entry in sorted(self._noted, key=lambda noted: noted[0])]
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
@@ -193,6 +207,9 @@ class ModelServer:
             reason = f"not a request that this server can read: {type(error).__name__}: {error}"
             return web.json_response(wire.error(400, reason), status=400)
         exchange = _Exchange(request, wire, conversation)
+        self._arrived += 1
+        self._answering += 1
+        arrival = self._arrived
         number: int | None = None
         try:
             number, step = self._choose(conversation)
@@ -202,7 +219,9 @@ class ModelServer:
             exchange.status = 400
             return web.json_response(wire.error(400, reason), status=400)
         finally:
-            self._note(request, body, conversation, exchange, number, time.monotonic() - began)
+            entry = self._note(request, body, conversation, exchange, number, time.monotonic() - began)
+            self._noted.append((arrival, entry))
+            self._answering -= 1
 
     def _choose(self, conversation: Conversation) -> tuple[int, Step]:
         said = json.dumps([conversation.path, conversation.user_texts, conversation.answers])
@@ -220,7 +239,7 @@ class ModelServer:
         exchange: _Exchange,
         number: int | None,
         seconds: float,
-    ) -> None:
+    ) -> Request:
         entry = Request(
             wire=conversation.wire,
             path=request.path,
@@ -236,11 +255,11 @@ class ModelServer:
             body=body,
             seconds=seconds,
         )
-        self.requests.append(entry)
         if self.log is not None:
             line = {name: value for name, value in asdict(entry).items() if name not in ("body", "headers")}
             with Path(self.log).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+        return entry
 
 
 class _Exchange:
