@@ -1,4 +1,4 @@
-"""The adapter's own logic, against a stand-in for the agent; the agent itself is in test_pi_agent.py."""
+"""The adapter's own logic, against a stand-in for the agent; the agent itself is in test_pi_real_agent.py."""
 
 from __future__ import annotations
 
