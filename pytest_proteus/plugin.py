@@ -177,7 +177,10 @@ def gate(request: pytest.FixtureRequest) -> Gates:
 
 @pytest.fixture(scope="session")
 def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
-    """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs."""
+    """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs.
+
+    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones).
+    """
     from pytest_proteus.measure.sweeps import score_estimate
 
     session = sweep_session(request.config)

@@ -36,6 +36,8 @@ class RunConfig:
             ``root / "harness"`` has the last accepted state.
         should_stop: asked before each episode; True ends the run as ``abort`` with what it has.
         extra_env: environment variables for the agent's processes.
+        evolves: False for a control: no episode's candidate is kept, and each starts from the seeded harness, told
+            nothing of the ones before it.
     """
 
     name: str
@@ -60,6 +62,7 @@ class RunConfig:
     live_root: Path | None = None
     should_stop: Callable[[], bool] | None = None
     extra_env: Mapping[str, str] = field(default_factory=dict)
+    evolves: bool = True
 
 
 @dataclass

@@ -276,9 +276,14 @@ class _Run:
         self.standing = _Standing(self.log_fingerprint())
         self.first_fingerprint = self.standing.fingerprint
         for record in self.records:
-            self.standing = self.standing.after(record)
+            self._stand_after(record)
             add_counters(self.counters, record["counters"])
         self._hand_back()
+
+    def _stand_after(self, record: Mapping[str, Any]) -> None:
+        """What the next episode starts from; where nothing evolves, it is always the first one."""
+        if self.cfg.evolves:
+            self.standing = self.standing.after(record)
 
     def log_fingerprint(self) -> str:
         """The digest of the disposition as it was installed."""
@@ -509,6 +514,8 @@ class _Run:
 
     def _selected(self, results: Sequence[EvalResult]) -> bool:
         """Whether the candidate is kept: always without selection, else when its mean does not fall."""
+        if not self.cfg.evolves:
+            return False
         mean, before = mean_score(results), self.standing.accepted_mean
         return self.cfg.goal.selection == "none" or mean is None or before is None or mean >= before
 
@@ -524,10 +531,13 @@ class _Run:
         self.log.append(record, trace)
         self.store.publish(pending, flush=self.log.fds)
         self.records.append(record)
-        self.standing = self.standing.after(record)
+        self._stand_after(record)
         add_counters(self.counters, record["counters"])
         if not record["accepted"]:
             self._put_back(scan)
+        if not self.cfg.evolves:
+            remove(self.live / "task")
+            self._set_up_task()
         self.progress.append(record)
         if self.staged:
             self._hand_back()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
-from pytest_proteus.core.errors import RecordError
+from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.core.units import SurfaceDelta
 from pytest_proteus.measure.distance import path_length_of_run
@@ -101,15 +101,26 @@ def score_estimate(
         runs: runs of one arm.
         metric: name of the evaluator.
         episode: one-based, or ``last``: the last planned one, so that runs are compared at the same episode. A run that
-            did not get there is missing.
+            did not get there is missing. Or ``best``: the best of all planned ones, of runs that have them all.
         direction: which scores are better.
         bounds: smallest and largest possible score, where declared.
+
+    Raises:
+        ConfigurationError: the best of an evaluator whose direction is neutral, or an episode that is none.
     """
+    if episode == "best" and direction not in ("higher", "lower"):
+        raise ConfigurationError(f"evaluator {metric!r} has no best score; declare direction='higher' or 'lower'")
+    if episode not in ("best", "last") and (isinstance(episode, (str, bool)) or episode < 1):
+        raise ConfigurationError(f"episode={episode!r} is no episode; write a number from 1 on, 'last' or 'best'")
+    best = max if direction == "higher" else min
     observations = []
     for run in runs:
-        at = run.episodes if episode == "last" else int(episode)
-        scores = run.scores(metric)
-        value = scores[at - 1] if 0 < at <= len(scores) else None
+        at = run.episodes if isinstance(episode, str) else episode
+        scores = run.scores(metric)[:at]
+        value = scores[-1] if len(scores) == at else None
+        if episode == "best":
+            known = [score for score in scores if score is not None]
+            value = best(known) if len(known) == at else None
         reason = "" if value is not None else _why(run, at, "the evaluator gave no score")
         observations.append(_observation(run, value, reason))
     return _estimated(observations, direction, f"score of {metric}", bounds)

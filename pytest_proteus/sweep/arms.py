@@ -1,4 +1,4 @@
-"""Arms: what a cell's harness is given that other cells' are not. A disposition, files, or both.
+"""Arms: what a cell's harness is given that other cells' are not. A disposition, files, or both; and their controls.
 
 Does not run anything: ``ArmedHarness`` puts an arm's files in place when its harness is seeded.
 """
@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -59,6 +59,9 @@ class Arm:
         framework: label of the scaffolding around the agent, where arms differ in it.
         env: label of the environment, where arms differ in it.
         files: harness files of this arm.
+        evolves: whether an episode starts from what the one before it left, and not from the seeded harness.
+        control: kind (``aa`` or ``frozen``) and label of the arm that this one is a control of; set by ``aa()`` and
+            ``frozen()``.
     """
 
     label: str
@@ -66,6 +69,8 @@ class Arm:
     framework: str | None = None
     env: str | None = None
     files: Files | None = None
+    evolves: bool = True
+    control: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -74,9 +79,20 @@ class Arm:
     def __str__(self) -> str:
         return self.label
 
+    def aa(self) -> Arm:
+        """A second, identical arm, ``<label>_aa``, with runs of its own: what differs between the two is chance."""
+        return replace(self, label=f"{self.label}_aa", control=("aa", self.label))
+
+    def frozen(self) -> Arm:
+        """The same at the same budget, ``<label>_frozen``, each episode from the seeded harness: k tries."""
+        return replace(self, label=f"{self.label}_frozen", evolves=False, control=("frozen", self.label))
+
 
 def as_arm(value: Any) -> Arm:
-    """An arm from an ``Arm``, a ``Disposition`` or a spec: ``neutral``, ``review:<surface>``, ``record:<surface>``.
+    """An arm from an ``Arm``, a ``Disposition`` or a spec.
+
+    Specs are ``neutral``, ``review:<surface>``, ``record:<surface>``, and ``aa:<spec>`` and ``frozen:<spec>`` for the
+    controls of such an arm.
 
     Raises:
         ConfigurationError: anything else.
@@ -93,8 +109,13 @@ def as_arm(value: Any) -> Arm:
             return as_arm(review(surface))
         if kind == "record" and surface:
             return as_arm(record(surface))
+        if kind == "aa" and surface:
+            return as_arm(surface).aa()
+        if kind == "frozen" and surface:
+            return as_arm(surface).frozen()
     raise ConfigurationError(
-        f"arm {value!r} is neither an Arm, a Disposition nor one of 'neutral', 'review:<surface>', 'record:<surface>'"
+        f"arm {value!r} is neither an Arm, a Disposition nor one of 'neutral', 'review:<surface>', 'record:<surface>', "
+        f"'aa:<arm>', 'frozen:<arm>'"
     )
 
 

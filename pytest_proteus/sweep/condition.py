@@ -94,8 +94,10 @@ def _knob(value: Any) -> Any:
 
 
 def arm_condition(arm: Arm, files_sha256: str | None) -> dict[str, Any]:
-    """What of an arm shapes a trajectory; its label does not."""
+    """What of an arm shapes a trajectory; its label does not, nor what it is a control of."""
+    frozen = {} if arm.evolves else {"evolves": False}  # no key for most arms: their conditions stay what they were
     return {
+        **frozen,
         "disposition": {key: plain(value) for key, value in asdict(arm.disposition).items() if key != "label"},
         "framework": arm.framework,
         "env": arm.env,

@@ -160,6 +160,7 @@ def run_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bool
         phase_timeout=declared.phase_timeout,
         live_root=live_root(out, run_id),
         should_stop=should_stop,
+        evolves=cell.arm_value.evolves,
     )
 
 

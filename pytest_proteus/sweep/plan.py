@@ -113,6 +113,11 @@ class Plan:
             "model": ", ".join(sorted({cell.model for cell in self.cells if cell.model})) or None,
             "harnesses": list(dict.fromkeys(cell.harness for cell in self.cells)),
             "arms": list(dict.fromkeys(cell.arm for cell in self.cells)),
+            "controls": {
+                arm.label: {"kind": arm.control[0], "of": arm.control[1]}
+                for arm in (cell.arm_value for cell in self.cells)
+                if arm.control is not None
+            },
             "seeds": sorted({cell.seed for cell in self.cells}),
             "surfaces": {
                 label: [plain(asdict(surface)) for surface in surfaces] for label, surfaces in self.surfaces.items()
