@@ -1,0 +1,613 @@
+"""The one driver of all real coding agents: an agent is a description, and what it does is read from its own log.
+
+An episode is one session of the agent, its phases are prompts in that session. Nothing but the harness tree goes from
+one episode to the next: home, temporary files and session belong to the episode. How the agent is kept from doing harm
+is the sandbox's business, what its endpoint costs is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
+from pytest_proteus.core.disposition import Disposition
+from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
+from pytest_proteus.core.trees import remove
+from pytest_proteus.harnesses.install import FoundAgent, find_agent
+from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
+from pytest_proteus.harnesses.traces import bounded_text, open_folder, read_regular, surface_finder
+from pytest_proteus.sandbox import LocalSandbox, Outcome
+from pytest_proteus.sandbox.none import SupervisorLost
+
+#: What of our own environment a way to the network may need.
+_NETWORK = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+
+#: Wire protocol → the variables that may hold the key, that of the vendor's clients first.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai-responses": ("OPENAI_API_KEY",),
+    "openai-chat": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
+
+#: Wire protocol → where its vendor serves it, and how a model's name begins that names the vendor, too.
+_VENDORS: Mapping[str, tuple[str, str]] = {
+    "anthropic": ("https://api.anthropic.com", "anthropic/"),
+    "openai-responses": ("https://api.openai.com/v1", "openai/"),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta", "google/"),
+}
+
+#: Wire protocol → how the path of a base URL ends there.
+_VERSIONS = {"anthropic": "/v1", "openai-responses": "/v1", "openai-chat": "/v1", "gemini": "/v1beta"}
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LOG = "log.jsonl"
+_LOG_LIMIT = 1 << 28
+_STDOUT_LIMIT = 1 << 26
+
+#: The role of a tool in a normalized stream.
+ROLES = ("write", "edit", "read", "shell")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One phase of one episode, as an agent's description is told it.
+
+    Args:
+        model: the model's name, as the endpoint knows it.
+        wire, url: protocol and base URL, the latter without a version; both empty for the agent's own providers.
+        key: the variable that holds the key.
+        reasoning: whether the model is asked to think before it answers.
+        harness: the tree, which is the working folder.
+        home, agent_home, temporary: folders of the episode's own.
+        traces: the folder that keeps the episode's log.
+        session: an id for the session, a UUID.
+        resume: the agent's own id of the session that goes on; empty in the first phase.
+        turns: model turns that the phase may take.
+    """
+
+    model: str
+    wire: str
+    url: str
+    key: str
+    reasoning: bool
+    harness: Path
+    home: Path
+    agent_home: Path
+    temporary: Path
+    traces: Path
+    session: str
+    resume: str
+    turns: int
+
+    @property
+    def versioned_url(self) -> str:
+        """The base URL with the version that its wire has, for clients that do not add it themselves."""
+        has_none = self.wire == "anthropic" or not urlsplit(self.url).path
+        return self.url + _VERSIONS[self.wire] if self.url and has_none else self.url
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What the driver needs to know of an agent; ``install.PACKAGES`` knows where it comes from.
+
+    Args:
+        name: name of the harness and of the package.
+        wires: protocols that it speaks, the one that suits it best first.
+        surfaces: its surfaces, relative to the harness tree, which is its working folder.
+        tools: the agent's name of a tool → its role, one of ``ROLES``; tools of no role are left out.
+        seed: path → text of the harness's first files.
+        argv: what follows the program on the command line; the prompt goes in on standard input.
+        environment: the agent's own variables.
+        files: path below the episode's state, such as ``agent/settings.json`` → text; the key stays in the environment.
+        read: reader of the log.
+        damage: what shows that the log is not whole; empty when nothing does.
+        log: where the agent logs: ``traces`` (a file below ``Launch.traces`` that this pattern matches), ``agent`` (one
+            below the agent's home) or ``stdout``; then the pattern of its name, where ``{session}`` is the id.
+        stop_signal: what ends it best; it has some seconds, then all its processes are killed.
+        known: how the versions begin whose log can be read; empty where the log has a version of its own.
+        own_providers: variables with keys that its own providers read; empty for an agent that is always given an
+            endpoint, if only its vendor's.
+    """
+
+    name: str
+    wires: tuple[str, ...]
+    surfaces: tuple[Surface, ...]
+    tools: Mapping[str, str]
+    seed: Mapping[str, str]
+    argv: Callable[[Launch], Sequence[str]]
+    environment: Callable[[Launch], Mapping[str, str]]
+    files: Callable[[Launch], Mapping[str, str]]
+    read: Callable[[str, Phases, SurfaceOf], Session]
+    damage: Callable[[str], str] = field(default=lambda _: "")
+    log: tuple[str, str] = ("stdout", "")
+    stop_signal: int = signal.SIGTERM
+    known: str = ""
+    own_providers: tuple[str, ...] = ()
+
+    @property
+    def edit_tools(self) -> frozenset[str]:
+        """Tools that write."""
+        return frozenset(tool for tool, role in self.tools.items() if role in ("write", "edit"))
+
+
+class AgentHarness:
+    """A real coding agent; a subclass names which.
+
+    Args:
+        endpoint: wire protocol (``anthropic``, ``openai-chat``, ``openai-responses``, ``gemini``) → base URL as that
+            vendor's own clients take it; the first one that the agent speaks is used. None for the agent's own
+            providers, or its vendor's endpoint: their usual key variables are handed over.
+        agent: path of the agent's program; None to look for it (see ``harnesses.install.find_agent``).
+        reasoning: whether the endpoint's model is asked to think before it answers.
+        sandbox: where the agent runs.
+
+    Raises:
+        ConfigurationError: no endpoint whose wire the agent speaks.
+    """
+
+    agent: ClassVar[Agent]
+    name: str
+    continuity_mode = "none"
+    disposition_in_files = False
+    deterministic = False
+    seeded = False
+
+    def __init__(
+        self,
+        endpoint: Mapping[str, str] | None = None,
+        agent: str | Path | None = None,
+        *,
+        reasoning: bool = False,
+        sandbox: LocalSandbox | None = None,
+    ) -> None:
+        # paths and addresses are private: they do not shape what the agent does
+        self._url = ""
+        self._agent = agent
+        self._sandbox = sandbox or LocalSandbox()
+        self._found: FoundAgent | None = None
+        self.wire = ""
+        self.reasoning = reasoning
+        if endpoint:
+            spoken = self.agent.wires
+            self.wire = next((wire for wire in endpoint if wire in spoken), "")
+            if not self.wire:
+                raise ConfigurationError(
+                    f"harness {self.name}: no wire protocol {next(iter(endpoint))!r}; choose one of {', '.join(spoken)}"
+                )
+            self._url = _base_url(endpoint[self.wire], self.wire)
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.agent.name
+
+    @property
+    def version(self) -> str:
+        """The agent's version; empty when it is not on this machine or does not tell."""
+        return "" if self.preflight() else self._program().version
+
+    def preflight(self) -> str:
+        """Why this harness cannot run here, in one sentence; empty when it can. Asks no model."""
+        try:
+            self._program()
+            self._key()
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
+    def unconfigured(self, model: str) -> str:
+        """What nobody has configured for runs with ``model``, in one sentence; empty when nothing is missing, and where
+        the agent is not on this machine."""
+        try:
+            self._program()
+        except ConfigurationError:
+            return ""
+        try:
+            has_key = bool(self._key())
+        except ConfigurationError as error:
+            return str(error)
+        if has_key and model:
+            return ""
+        key = KEYS[self.agent.wires[0]][0]
+        way = "" if has_key else f"give --proteus-endpoint=[WIRE=]URL or set a key, such as {key}, and "
+        missing = "model" if has_key else "model endpoint and no key" if model else "model, endpoint or key"
+        named = way.removesuffix(", and ") if model else f"{way}name a model with --proteus-model or a model axis"
+        return f"harness {self.name} has no {missing}: {named} (in `proteus run`: --endpoint, --model)"
+
+    def surfaces(self) -> Sequence[Surface]:
+        """``instructions`` (the file that the agent reads), ``notes``, ``skills`` (a folder a skill) and ``tools``."""
+        return self.agent.surfaces
+
+    def required_edit_tools(self) -> frozenset[str]:
+        """The agent's tools that write files."""
+        return self.agent.edit_tools
+
+    def normalized(self, events: Sequence[ActionEvent]) -> list[str]:
+        """The tool stream in words that all agents share: ``write``, ``edit``, ``read`` and ``shell``; other tools
+        under the agent's own names, texts left out."""
+        return [self.agent.tools.get(event.tool, event.tool) for event in events if event.tool is not None]
+
+    def seed(self, harness_root: Path, rng_seed: int = 0) -> None:
+        """Write the instructions and one note: the same for every seed."""
+        for name, text in self.agent.seed.items():
+            path = Path(harness_root) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def install_disposition(self, harness_root: Path, disposition: Disposition) -> None:
+        """Nothing is written: the prompts carry it.
+
+        Raises:
+            ConfigurationError: a disposition that is a patch.
+        """
+        if disposition.patch:
+            raise ConfigurationError(
+                f"harness {self.name} takes a disposition by prompt: give {disposition.label!r} a prompt_suffix, not a "
+                "patch"
+            )
+
+    def disposition_fingerprint(self, harness_root: Path) -> str:
+        """Always the same: no disposition lies in the tree."""
+        return hashlib.sha256(b"").hexdigest()
+
+    def run_episode(self, spec: EpisodeSpec) -> EpisodeResult:
+        """Run the phases in one session of the agent.
+
+        Returns:
+            Counters: ``phase_<phase>_turns``, ``tool_calls``, ``model_errors``; ``agent_log_tokens``: what the agent's
+            own log says of its tokens, as far as it says anything; ``turn_limited_phases``: phases that ended at the
+            agent's own limit of turns, and ``unread_log_records``: what of its log could not be made use of, both
+            absent where there are none.
+
+        Raises:
+            PhaseTimeout: a phase ran out of time.
+            ConfigurationError: no model, no agent, no key, or a version whose log cannot be read.
+        """
+        if not spec.model:
+            raise ConfigurationError(
+                f"harness {self.name} needs a model: name one with --proteus-model or a model axis"
+            )
+        episode = _Episode(spec, self.agent)
+        limited = 0
+        episode.begin()
+        try:
+            for phase, prompt in spec.phase_prompts.items():
+                launch = self._launch(spec, episode, phase)
+                if not episode.begun:
+                    episode.write(self.agent.files(launch))
+                episode.begin_phase(phase)
+                try:
+                    outcome = self._run(spec, launch, prompt)
+                except SupervisorLost as lost:
+                    return EpisodeResult(spec.episode, False, 0, f"phase {phase}: {lost}", {}, "abort")
+                damage = episode.keep_log(outcome)
+                session = episode.session()
+                error, error_class = _judge(phase, outcome, session, damage)
+                if error:
+                    counters = _counters(spec, session, limited)
+                    return EpisodeResult(spec.episode, False, session.turn, error, counters, error_class)
+                limited += session.stop_reason == "limit"
+        finally:
+            episode.end()
+        session = episode.session()
+        return EpisodeResult(spec.episode, True, session.turn, "", _counters(spec, session, limited))
+
+    def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
+        """What the agent's log says of an episode; empty when there is none."""
+        return _Episode(EpisodeSpec(Path(root), episode, "", {}), self.agent).session().events
+
+    def _program(self) -> FoundAgent:
+        """The agent on this machine.
+
+        Raises:
+            ConfigurationError: it is not there, or of a version whose log cannot be read.
+        """
+        if self._found is None:
+            found = find_agent(self.name, self._agent)
+            if found.version and not found.version.startswith(self.agent.known):
+                raise ConfigurationError(
+                    f"harness {self.name}: {found.argv[-1]} is version {found.version}, and only the log of "
+                    f"{self.agent.known}x can be read; install it with: proteus agents install {self.name}"
+                )
+            self._found = found
+        return self._found
+
+    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str) -> Launch:
+        wire, url, model = self.wire, self._url, spec.model
+        if not url and not self.agent.own_providers:
+            wire, url, model = self._at_vendor(model)
+        return Launch(
+            model=model,
+            wire=wire,
+            url=url,
+            key=KEYS[wire][0] if wire else "",
+            reasoning=self.reasoning,
+            harness=spec.harness_root,
+            home=episode.home,
+            agent_home=episode.agent_home,
+            temporary=episode.temporary,
+            traces=episode.traces,
+            session=episode.ident,
+            resume=(episode.session().ident or episode.ident) if episode.begun else "",
+            turns=spec.phase_turns.get(phase) or spec.max_turns,
+        )
+
+    def _at_vendor(self, model: str) -> tuple[str, str, str]:
+        """Wire, base URL and model's name at the vendor whose key is in the environment."""
+        wire = _keyed_wire(self.agent.wires)
+        if not wire:
+            raise ConfigurationError(
+                self.unconfigured(model) or f"harness {self.name} has no model endpoint and no key"
+            )
+        url, prefix = _VENDORS[wire]
+        return wire, _base_url(url, wire), model.removeprefix(prefix)
+
+    def _run(self, spec: EpisodeSpec, launch: Launch, prompt: str) -> Outcome:
+        return self._sandbox.launch(
+            [*self._program().argv, *self.agent.argv(launch)],
+            env=self._environment(spec, launch),
+            cwd=spec.harness_root,
+            stdin=prompt,
+            timeout=spec.phase_timeout,
+            stop_signal=self.agent.stop_signal,
+            stdout_limit=_STDOUT_LIMIT,
+        )
+
+    def _environment(self, spec: EpisodeSpec, launch: Launch) -> dict[str, str]:
+        """The whole environment of the agent; our own is not inherited, its paths may name the framework."""
+        return {
+            "PATH": _PATH,
+            "HOME": str(launch.home),
+            "TMPDIR": str(launch.temporary),
+            "PWD": str(spec.harness_root),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            **self.agent.environment(launch),
+            **self._network(),
+            **self._key(),
+            **spec.extra_env,
+        }
+
+    def _network(self) -> dict[str, str]:
+        if self._url and _is_loopback(self._url):
+            return {}
+        return {name: os.environ[name] for name in _NETWORK if name in os.environ}
+
+    def _key(self) -> dict[str, str]:
+        """The variables that hold keys, as far as this run needs them.
+
+        Raises:
+            ConfigurationError: an endpoint elsewhere, and no key for it.
+        """
+        if not self._url and self.agent.own_providers:
+            return {name: os.environ[name] for name in self.agent.own_providers if os.environ.get(name)}
+        wire = self.wire or _keyed_wire(self.agent.wires)
+        if not wire:
+            return {}
+        names = KEYS[wire]
+        for name in names:
+            if os.environ.get(name):
+                return {names[0]: os.environ[name]}
+        if _is_loopback(self._url):
+            return {names[0]: "none"}
+        raise ConfigurationError(
+            f"harness {self.name}: the endpoint {self._url} needs a key in the environment variable "
+            f"{' or '.join(names)}"
+        )
+
+
+class _Episode:
+    """Where the agent's files of one episode lie: beside the harness, never in it."""
+
+    def __init__(self, spec: EpisodeSpec, agent: Agent) -> None:
+        root = Path(spec.root)
+        self.agent = agent
+        self.harness = spec.harness_root
+        self.state = root / "state"
+        self.home = self.state / "home"
+        self.agent_home = self.state / "agent"
+        self.temporary = self.state / "tmp"
+        self.traces = root / "traces" / f"ep{spec.episode:03d}"
+        # the same when the trace is read again
+        self.ident = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{root}/{spec.episode}"))
+        self._phases: list[tuple[str, int]] = []
+        self._before = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a phase of it has begun."""
+        return bool(self._phases)
+
+    def begin(self) -> None:
+        """Start from nothing, whatever an earlier attempt left."""
+        if self.traces.parent.is_symlink() or not self.traces.parent.is_dir():
+            remove(self.traces.parent)
+        for folder in (self.state, self.traces):
+            remove(folder)
+        for folder in (self.home, self.agent_home, self.temporary, self.traces):
+            folder.mkdir(parents=True)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """The agent's own configuration, before it first runs."""
+        for name, text in files.items():
+            path = self.state / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def end(self) -> None:
+        """Only the log stays: what the agent kept elsewhere would be a memory that nobody measures."""
+        remove(self.state)
+
+    def begin_phase(self, phase: str) -> None:
+        self._before = self._text()
+        self._phases.append((phase, self._before.count("\n")))
+        self._keep("phases.json", json.dumps(self._phases))
+
+    def session(self) -> Session:
+        """All that the agent has logged so far."""
+        phases = self._phases or self._noted_phases()
+        return self.agent.read(self._text(), phases, surface_finder(self.harness, self.agent.surfaces))
+
+    def keep_log(self, outcome: Outcome) -> str:
+        """Keep what the agent has logged in the last phase.
+
+        Returns:
+            What the agent did to its log, as far as it shows; empty when nothing does.
+        """
+        folder = self._open()
+        if folder is None:
+            return "its folder is no folder any more"
+        os.close(folder)
+        text = self._text()
+        place, _ = self.agent.log
+        if place != "traces":
+            if text != self._before:
+                return "what it held before the phase is not there any more"
+            text = self._before + _whole_lines(outcome.stdout) if place == "stdout" else self._logged_at_home()
+            self._keep(_LOG, text)
+        if not text.startswith(self._before):
+            return "what it held before the phase is not there any more"
+        return self.agent.damage(text)
+
+    def _logged_at_home(self) -> str:
+        """The newest log below the agent's home; no link is followed."""
+        pattern = self.agent.log[1].format(session=self.ident)
+        found: list[tuple[float, str]] = []
+        for folder, _, names, descriptor in os.fwalk(self.agent_home, follow_symlinks=False):
+            inside = os.path.relpath(folder, self.agent_home)
+            for name in names:
+                if fnmatch.fnmatch(f"{inside}/{name}", pattern):
+                    found.append((os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime, f"{inside}/{name}"))
+        if not found:
+            return ""
+        *folders, name = max(found)[1].split("/")
+        opened = open_folder(self.agent_home, *folders)
+        if opened is None:
+            return ""
+        try:
+            return _whole_lines((read_regular(name, _LOG_LIMIT, opened) or b"").decode("utf-8", "replace"))
+        finally:
+            os.close(opened)
+
+    def _open(self) -> int | None:
+        return open_folder(self.state.parent, self.traces.parent.name, self.traces.name)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        folder = self._open()
+        try:
+            yield folder
+        finally:
+            if folder is not None:
+                os.close(folder)
+
+    def _text(self) -> str:
+        """The kept log's text; empty when there is none."""
+        place, pattern = self.agent.log
+        with self._opened() as folder:
+            if folder is None:
+                return ""
+            wanted = pattern.format(session=self.ident) if place == "traces" else _LOG
+            names = os.listdir(folder)  # noqa: PTH208 - by descriptor
+            found = sorted(name for name in names if fnmatch.fnmatch(name, wanted))
+            data = read_regular(found[0], _LOG_LIMIT, folder) if found else None
+        return (data or b"").decode("utf-8", "replace")
+
+    def _keep(self, name: str, text: str) -> None:
+        """Write a file beside the log, in place of whatever is there."""
+        with self._opened() as folder:
+            if folder is None:
+                return  # the agent has put something else there, which the end of the phase tells
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, 0o644, dir_fd=folder), "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+
+    def _noted_phases(self) -> list[tuple[str, int]]:
+        with self._opened() as folder:
+            if folder is None:
+                return []
+            data = read_regular("phases.json", 1 << 20, folder)
+        try:
+            return [(str(phase), int(line)) for phase, line in json.loads(data or b"[]")]
+        except (ValueError, TypeError):
+            return []
+
+
+def _whole_lines(text: str) -> str:
+    """The text with a line end after its last line, so that what follows begins a line of its own."""
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple[str, str]:
+    """What went wrong in a phase and whose fault it is; two empty strings when it ended well.
+
+    The exit status alone says little: the last answer in the log tells how the phase ended.
+    """
+    if outcome.interrupted:
+        return f"phase {phase} was cut short from outside", "abort"
+    if outcome.timed_out:
+        raise PhaseTimeout(f"phase {phase} took longer than its time limit and was stopped")
+    if damage:
+        return f"phase {phase}: the agent's session log was cut, replaced or removed: {damage}", "apparatus"
+    if session.last_phase != phase:
+        said = bounded_text((outcome.stderr or outcome.stdout).strip()[-400:])
+        return (
+            f"phase {phase}: the agent ended with status {outcome.returncode} before it got an answer: {said}",
+            "apparatus",
+        )
+    if session.stop_reason in ("stop", "length", "limit"):
+        return "", ""
+    if session.stop_reason == "error":
+        sentence = f"phase {phase}: the model's endpoint failed: {bounded_text(session.error_message, 400)}"
+        # no retry can help a wrong key, or a model that does not exist
+        return sentence, "configuration" if session.status in (401, 403, 404) else "apparatus"
+    if session.stop_reason == "denied":
+        sentence = f"phase {phase}: the agent was not allowed to use a tool: {bounded_text(session.error_message, 400)}"
+        return sentence, "configuration"
+    ended = "was stopped" if session.stop_reason == "aborted" else "ended in the middle of its work"
+    return f"phase {phase}: the agent {ended} (exit status {outcome.returncode})", "apparatus"
+
+
+def _counters(spec: EpisodeSpec, session: Session, limited: int) -> dict[str, object]:
+    counters: dict[str, object] = {f"phase_{phase}_turns": session.turns.get(phase, 0) for phase in spec.phase_prompts}
+    counters |= {"tool_calls": session.tool_calls, "model_errors": session.model_errors}
+    if session.tokens:
+        counters["agent_log_tokens"] = dict(session.tokens)
+    if limited:
+        counters["turn_limited_phases"] = limited
+    unread = session.unknown_records + session.unreadable_lines
+    if unread:
+        counters["unread_log_records"] = unread
+    return counters
+
+
+def _base_url(url: str, wire: str) -> str:
+    """The URL without a slash at its end, and for Anthropic without the version, which its clients add themselves."""
+    url = url.rstrip("/")
+    return url.removesuffix("/v1") if wire == "anthropic" else url
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _keyed_wire(wires: Sequence[str]) -> str:
+    """The first of ``wires`` whose vendor's key is in the environment; empty when there is none."""
+    held = (wire for wire in wires if wire in _VENDORS and any(os.environ.get(name) for name in KEYS[wire]))
+    return next(held, "")
