@@ -5,6 +5,7 @@ Nothing is imported here but pytest: a session without a sweep pays for argument
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -327,8 +328,18 @@ def _planned(config: pytest.Config) -> SweepSession | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker which session it belongs to."""
+    """Tell a worker which session it belongs to; let a command to one that has just died not end the session.
+
+    What it was given comes back with the event of its end, which xdist has not seen yet.
+    """
     node.workerinput["proteus_session"] = identity(node.config).session
+    send = node.sendcommand
+
+    def send_if_alive(name: str, **arguments: object) -> None:
+        with contextlib.suppress(OSError):
+            send(name, **arguments)
+
+    node.sendcommand = send_if_alive
 
 
 @pytest.hookimpl(optionalhook=True)

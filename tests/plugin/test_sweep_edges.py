@@ -141,6 +141,55 @@ def test_it(run): pass
     assert list(suite.states().values()) == ["lost", "lost", "complete", "complete", "complete", "complete"]
 
 
+@pytest.mark.parametrize("dist", ["load", "worksteal"])
+def test_a_worker_that_dies_while_another_ones_death_is_handled_is_a_lost_cell_too(suite, dist):
+    suite.write(
+        HEAD
+        + """
+import time
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+
+class Dying(MinimalHarness):
+    name = "dying"
+    def run_episode(self, spec):
+        if WORKER == "gw1":
+            open("begun", "w").close()
+        while WORKER == "gw1" or (WORKER == "gw0" and not os.path.exists("begun")):
+            time.sleep(0.01)
+        if WORKER == "gw0":
+            os._exit(7)
+        return super().run_episode(spec)
+
+pytestmark = pytest.mark.sweep(episodes=2, seed=range(6), harness=["test_it:Dying"])
+def test_it(run): pass
+"""
+    )
+    suite.write(
+        """
+import os, signal
+
+NODES = {}
+
+def pytest_configure_node(node):
+    NODES[node.gateway.id] = node
+
+def pytest_testnodedown(node, error):
+    if node is NODES["gw0"]:
+        NODES["gw1"].channel.send = die
+
+def die(_):
+    os.kill(NODES["gw1"].gateway._io.popen.pid, signal.SIGKILL)
+    raise OSError("cannot send (already closed?)")
+""",
+        "conftest",
+    )
+    result = suite.run("-n", "2", "--dist", dist)
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert result.ret == 1
+    assert sorted(suite.states().values()) == ["complete"] * 4 + ["lost"] * 2
+
+
 def test_stopping_at_a_failure_is_a_fail_in_every_mode(suite):
     suite.write(HEAD + "pytestmark = pytest.mark.sweep(episodes=1, seed=range(4))\ndef test_it(run): assert 0\n")
     for workers in ("0", "2"):
