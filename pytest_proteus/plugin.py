@@ -50,6 +50,8 @@ MARKERS = (
     "task): declare the sweep of a module or class",
     "evaluator(spec, name, kind, visibility, direction, bounds, timeout, at_least, at_most, above, below, equals, "
     "when): attach a per-episode evaluator to every run, with thresholds that tests of a run assert",
+    "gate(what, at_least, at_most, above, below, equals): hold '<statistic>.<field>' of the sweep against a bound, "
+    "after the body of the test",
 )
 
 
@@ -248,14 +250,26 @@ def separation(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> None:
-    """Axes that a sweep marker lists become fixtures of its module or class, before the first test is made."""
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> None:
+    """Axes that a sweep marker lists become fixtures of its module or class, before the first test is made.
+
+    A test uses the statistics that its gate markers name.
+    """
     holder = getattr(collector, "obj", None)
     for part in holder.__mro__ if isinstance(holder, type) else (holder,):
-        marks = getattr(part, "__dict__", {}).get("pytestmark", ())
-        for mark in marks if isinstance(marks, (list, tuple)) else (marks,):
-            if getattr(mark, "name", "") == "sweep":
-                sweep_session(collector.config).scopes.supply_axes(collector)
+        if "sweep" in _mark_names(part):
+            sweep_session(collector.config).scopes.supply_axes(collector)
+    if "gate" in _mark_names(obj):
+        from pytest_proteus.sweep.declared import ask_for_statistics
+
+        sweep_session(collector.config)
+        ask_for_statistics(obj)
+
+
+def _mark_names(obj: object) -> set[str]:
+    """Names of the markers that stand on an object itself."""
+    marks = getattr(obj, "__dict__", {}).get("pytestmark", ())
+    return {getattr(mark, "name", "") for mark in (marks if isinstance(marks, (list, tuple)) else (marks,))}
 
 
 @pytest.hookimpl(wrapper=True)

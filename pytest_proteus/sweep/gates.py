@@ -189,9 +189,17 @@ class Gates:
         return next((verdict for verdict in decided if not verdict), decided[0])
 
     def record(
-        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, metric: str | None = None
+        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, **told: str | None
     ) -> Verdict:
-        """Decide one bound and write its entry; a name used before gets a number, so that none hides another."""
+        """Decide one bound and write its entry; a name used before gets a number, so that none hides another.
+
+        Args:
+            name, value: of the gate.
+            threshold: the bound.
+            source: what declared it: ``gate``, ``evaluator`` or ``marker``.
+            blocking: False records the verdict without failing the test.
+            told: further fields of the entry.
+        """
         twins = self._told.count((name, threshold.op))
         self._told.append((name, threshold.op))
         name = f"{name}#{twins + 1}" if twins else name
@@ -203,7 +211,6 @@ class Gates:
             name=name,
             source=source,
             sweep=self.sweep,
-            metric=metric,
             arm=self.arm,
             kind="threshold",
             value=verdict.value,
@@ -216,6 +223,7 @@ class Gates:
             verdict=verdict.verdict,
             reason=verdict.reason or None,
         )
+        entry.update(told)
         self.verdicts.append(verdict)
         self.write(entry)
         return verdict

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.sweep import declare, grid, options
+from pytest_proteus.sweep import declare, declared, grid, options
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark
+from pytest_proteus.sweep.declared import DeclaredGate
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan, Setting, make_plan
 from pytest_proteus.sweep.run import Sweep
@@ -37,6 +38,7 @@ class Scope:
         more: cells that single tests have, perhaps beyond the visible grid.
         shared: axes that some test takes from where the scope sees them.
         overridden: axes that some test parametrizes itself.
+        gates: the gates that markers declare, whichever tests are selected.
         plan: the plan, once every test is collected.
         store: the cells, once the folder is allocated.
         whole: the whole sweep, once some test asked for it.
@@ -48,6 +50,7 @@ class Scope:
     more: list[Cell] = field(default_factory=list)
     shared: set[str] = field(default_factory=set)
     overridden: set[str] = field(default_factory=set)
+    gates: list[DeclaredGate] = field(default_factory=list)
     plan: Plan | None = None
     store: CellStore | None = None
     whole: Sweep | None = None
@@ -135,12 +138,14 @@ class Scopes:
         if known is not None:
             return known
         declaration = self._declare(holder, chain[-1])
+        gates = declared.gather_gates(holder.obj, holder.nodeid, of_module=holder is chain[-1])
         for scope in self.by_key.values():
             if scope.declaration.name == declaration.name:
                 self._require_alike(scope.declaration, declaration)
                 self.by_key[holder.nodeid] = scope
+                scope.gates += gates
                 return scope
-        scope = self.by_key[holder.nodeid] = Scope(holder.nodeid, holder, declaration)
+        scope = self.by_key[holder.nodeid] = Scope(holder.nodeid, holder, declaration, gates=gates)
         return scope
 
     def _declare(self, holder: Any, module: Any) -> Declaration:
@@ -226,6 +231,9 @@ class Scopes:
         wanted = self._ours(item._fixtureinfo.name2fixturedefs)
         if wanted:
             item.stash[WANTED] = wanted
+        for gate in declared.gates_on(item.function, item.nodeid):
+            if "sweep" not in wanted:
+                raise ConfigurationError(f"{item.nodeid}: the gate on {gate.name} needs a test that belongs to a sweep")
         if not wanted - {"gate"}:
             return
         scope = item.stash[SCOPE] = self.scope_of(item)
@@ -245,17 +253,20 @@ class Scopes:
                 (scope.overridden if own else scope.shared).add(axis)
 
     def _plan_scope(self, session: pytest.Session, scope: Scope) -> None:
-        declared = scope.declaration
+        declaration = scope.declaration
         for axis in scope.axes:
             self._adjust(axis, grid.visible_definition(session, scope.node, axis))
         if scope.overridden - scope.shared:  # what the scope sees of such an axis is what no test asks for
             cells = list(scope.more)
         else:
-            cells = grid.grid_of(session, scope.node, scope.axes, declared.where)
+            cells = grid.grid_of(session, scope.node, scope.axes, declaration.where)
             known = set(cells)
             cells += [cell for cell in scope.more if cell not in known]
-        marks = [*declared.marks, *self._hooked_evaluators(scope)]
-        scope.plan = make_plan(declared, cells, marks, self._setting(scope))
+        marks = [*declaration.marks, *self._hooked_evaluators(scope)]
+        scope.plan = make_plan(declaration, cells, marks, self._setting(scope))
+        for gate in scope.gates:
+            with self.noting():
+                declared.check_gate(gate, scope.plan)
 
     def _setting(self, scope: Scope) -> Setting:
         extra: dict[str, Any] = {}

@@ -21,7 +21,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
-from pytest_proteus.sweep import declare, options
+from pytest_proteus.sweep import declare, declared, options
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.execute import check_configured
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
@@ -363,6 +363,9 @@ class SweepSession:
             wanted = self._thresholds(item)
             if wanted:
                 self.gates_of(item).thresholds(run, wanted, blocking=passed)
+        own = declared.gates_on(item.function, item.nodeid)
+        if own:
+            declared.hold(own, self.gates_of(item), item._request.getfixturevalue, blocking=passed)
         gates = item.stash.get(_gates, None)
         if gates is None:
             return

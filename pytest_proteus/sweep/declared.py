@@ -1,0 +1,197 @@
+"""Gates that markers declare on statistics of a sweep: read at collection, held after the body of their test.
+
+``@pytest.mark.gate("<statistic>.<field>", <threshold>)`` names what is gated before anything runs. Computes no
+statistic: it asks the fixtures for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.sweep import declare
+from pytest_proteus.sweep.declare import THRESHOLDS, Threshold, nearest
+from pytest_proteus.sweep.gates import Gates
+from pytest_proteus.sweep.plan import Plan
+from pytest_proteus.sweep.run import Sweep
+
+
+@dataclass(frozen=True)
+class DeclaredGate:
+    """One ``gate`` marker.
+
+    Args:
+        statistic: name of the fixture.
+        field: what of it is gated: a field, a surface, or an evaluator, as the statistic has them.
+        thresholds: the bounds.
+        where: the test that carries the marker.
+    """
+
+    statistic: str
+    field: str
+    thresholds: tuple[Threshold, ...]
+    where: str
+
+    @property
+    def name(self) -> str:
+        """Name of the gate in the report, before what it was measured on."""
+        return f"{self.statistic}.{self.field}"
+
+
+def _numbers_of(kind: type) -> list[str]:
+    """Fields of a result that are numbers, as far as their annotations say."""
+    return [item.name for item in fields(kind) if str(item.type).split(" ")[0] in ("float", "int", "bool")]
+
+
+def _fields_of_reliability(plan: Plan) -> list[str]:
+    from pytest_proteus.measure.stream import Reliability
+
+    return _numbers_of(Reliability)
+
+
+def _fields_of_separation(plan: Plan) -> list[str]:
+    from pytest_proteus.measure.stream import BetweenWithin
+
+    return _numbers_of(BetweenWithin)
+
+
+def _surfaces(plan: Plan) -> list[str]:
+    return sorted(set.intersection(*({surface.name for surface in found} for found in plan.surfaces.values())))
+
+
+def _evaluators(plan: Plan) -> list[str]:
+    return list(plan.attached)
+
+
+#: Statistic → what a marker can name of it.
+STATISTICS: dict[str, Callable[[Plan], list[str]]] = {
+    "reliability": _fields_of_reliability,
+    "scores": _evaluators,
+    "separation": _fields_of_separation,
+    "structure": _surfaces,
+    "travel": _surfaces,
+}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_gate(mark: pytest.Mark, where: str) -> DeclaredGate:
+    """One marker as data; whether its field exists is known once the sweep is planned.
+
+    Raises:
+        ConfigurationError: no ``<statistic>.<field>``, an unknown statistic or keyword, or no bound.
+    """
+    place = f"{where}: gate marker"
+    if len(mark.args) != 1 or not isinstance(mark.args[0], str):
+        raise ConfigurationError(f"{place} takes one text, such as gate('separation.p', at_most=0.05)")
+    statistic, dot, field = mark.args[0].partition(".")
+    if statistic not in STATISTICS:
+        raise ConfigurationError(f"{place}: no statistic is called {statistic!r}; {nearest(statistic, [*STATISTICS])}")
+    if not dot or not field:
+        raise ConfigurationError(f"{place}: {mark.args[0]!r} names no field; write gate('{statistic}.<field>', …)")
+    for keyword in mark.kwargs:
+        if keyword not in THRESHOLDS:
+            raise ConfigurationError(f"{place}: unknown keyword {keyword!r}; {nearest(keyword, THRESHOLDS)}")
+    bounds = declare.read_thresholds(mark.kwargs, place)
+    if not bounds:
+        raise ConfigurationError(f"{place}: {mark.args[0]!r} has no bound; add one of {', '.join(THRESHOLDS)}")
+    return DeclaredGate(statistic, field, bounds, where)
+
+
+def gates_on(function: Any, where: str) -> list[DeclaredGate]:
+    """The gates that markers on one test function declare."""
+    return [read_gate(mark, where) for mark in declare.own_marks(function) if mark.name == "gate"]
+
+
+def gather_gates(holder: Any, where: str, *, of_module: bool) -> list[DeclaredGate]:
+    """The gates of a module or class, those of its classes without a sweep of their own included.
+
+    Raises:
+        ConfigurationError: a marker on the module or class itself, or what ``read_gate`` raises.
+    """
+    if any(mark.name == "gate" for mark in declare.own_marks(holder)):
+        raise ConfigurationError(f"{where}: a gate marker belongs on a test function, not on a module or class")
+    found = []
+    for name, value in declare._tests_of(holder, of_module=of_module):
+        place = f"{where}::{name}"
+        if isinstance(value, type):
+            if declare.sweep_mark(value) is None and value.__module__ == getattr(holder, "__module__", holder.__name__):
+                found += gather_gates(value, place, of_module=False)
+        elif callable(value):
+            found += gates_on(value, place)
+    return found
+
+
+def ask_for_statistics(function: Any) -> None:
+    """Make a test with ``gate`` markers use the statistics that they name; which names are wrong is told later."""
+    marks = declare.own_marks(function)
+    used = {name for mark in marks if mark.name == "usefixtures" for name in mark.args}
+    wanted = {str(mark.args[0]).partition(".")[0] for mark in marks if mark.name == "gate" and mark.args}
+    for name in sorted(wanted & STATISTICS.keys() - used):
+        pytest.mark.usefixtures(name)(function)
+
+
+def check_gate(gate: DeclaredGate, plan: Plan) -> None:
+    """Refuse a field that the statistic does not have.
+
+    Raises:
+        ConfigurationError: names the nearest one.
+    """
+    known = STATISTICS[gate.statistic](plan)
+    if gate.field not in known:
+        told = nearest(gate.field, known) if known else f"this sweep has nothing that {gate.statistic} could measure."
+        raise ConfigurationError(f"{gate.where}: gate marker: {gate.statistic} has no {gate.field!r}; {told}")
+
+
+# --- holding ----------------------------------------------------------------------------------------------------------
+
+
+def hold(own: Sequence[DeclaredGate], gates: Gates, fixture: Callable[[str], Any], *, blocking: bool) -> None:
+    """Hold the statistics that a test's markers name against their bounds.
+
+    Args:
+        own: the gates of one test.
+        gates: takes the verdicts.
+        fixture: gives a fixture's value by name.
+        blocking: False after a body that failed: recorded, not asserted.
+    """
+    for gate in own:
+        for stratum, arm, value in _measured(gate, fixture):
+            place = "/".join(part for part in (stratum, arm) if part)
+            for bound in gate.thresholds:
+                gates.record(
+                    f"{gate.name}[{place}]" if place else gate.name,
+                    value,
+                    bound,
+                    source="marker",
+                    blocking=blocking,
+                    metric=gate.field if gate.statistic == "scores" else gate.name,
+                    stratum=stratum,
+                    arm=arm,
+                )
+
+
+def _measured(gate: DeclaredGate, fixture: Callable[[str], Any]) -> Iterator[tuple[str | None, str | None, Any]]:
+    """(stratum, arm, value) of everything that the gate holds for; None where there is one stratum, or no arm."""
+    if gate.statistic == "scores":
+        sweep: Sweep = fixture("sweep")
+        for arm in sweep.by_arm():
+            found = fixture("scores")(gate.field, arm=arm)
+            for stratum, value in found.items() if type(found) is dict else [(None, found)]:
+                yield stratum, arm, value
+        return
+    found = fixture(gate.statistic)
+    if type(found) is not dict:
+        yield None, None, getattr(found, gate.field)
+        return
+    for key, value in found.items():
+        if gate.statistic == "separation":
+            yield key, None, getattr(value, gate.field)
+            continue
+        stratum, arm = key if isinstance(key, tuple) else (None, key)
+        yield stratum, arm, value[gate.field] if type(value) is dict else getattr(value, gate.field)

@@ -1,0 +1,137 @@
+"""A gate that a marker declares is known before anything runs and held after the body of its test."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = """
+import pytest
+from pytest_proteus import NEUTRAL, review
+
+pytestmark = [
+    pytest.mark.sweep(episodes=3, arm=[NEUTRAL, review("notes")], seed=range(4)),
+    pytest.mark.evaluator("units:notes", direction="higher"),
+]
+"""
+
+SUITE = (
+    HEAD
+    + """
+@pytest.mark.gate("separation.p", at_most=1)
+def test_arms(separation):
+    assert separation.n == 8
+
+@pytest.mark.gate("scores.units:notes", at_least=-5)
+@pytest.mark.gate("structure.notes", above=-5, below=1000)
+def test_asks_for_nothing_itself():
+    pass
+
+class TestInAClass:
+    @pytest.mark.gate("reliability.ratio", below=-1)
+    def test_fails(self):
+        pass
+
+@pytest.mark.gate("travel.notes", at_least=-100)
+def test_whose_body_fails():
+    assert False
+"""
+)
+
+
+def gates(suite):
+    return {(gate["name"], gate["threshold"]["op"]): gate for gate in suite.proteus["gates"]}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_it_is_an_entry_like_any_other_gate(suite, workers):
+    suite.write(SUITE)
+    suite.run("-n", workers).assert_outcomes(passed=2, failed=2)
+    found = gates(suite)
+    assert {name: gate["verdict"] for (name, _), gate in found.items()} == {
+        "separation.p": "pass",
+        "scores.units:notes[neutral]": "pass",
+        "scores.units:notes[review_notes]": "pass",
+        "structure.notes[neutral]": "pass",
+        "structure.notes[review_notes]": "pass",
+        "reliability.ratio[neutral]": "fail",
+        "reliability.ratio[review_notes]": "fail",
+        "travel.notes[neutral]": "pass",
+        "travel.notes[review_notes]": "pass",
+    }
+    assert {gate["source"] for gate in found.values()} == {"marker"}
+    score = found["scores.units:notes[neutral]", "at_least"]
+    assert (score["metric"], score["arm"], score["n"], score["alpha"]) == ("units:notes", "neutral", 4, 0.05)
+    assert found["separation.p", "at_most"]["arm"] is None
+
+
+def test_after_a_body_that_failed_it_is_recorded_and_does_not_block(suite):
+    suite.write(SUITE)
+    suite.run("-k", "test_whose_body_fails").assert_outcomes(failed=1)
+    assert [gate["blocking"] for gate in suite.proteus["gates"]] == [False, False]
+
+
+def test_a_failed_one_is_told_after_the_body(suite):
+    suite.write(SUITE)
+    result = suite.run("-k", "TestInAClass")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*reliability.ratio[[]neutral[]] = *, wanted below -1: fail*"])
+
+
+def test_strata_are_held_apart(suite):
+    suite.write(
+        """
+import pytest
+pytestmark = [pytest.mark.sweep(episodes=2, seed=range(2), model=["small", "large"]), pytest.mark.evaluator("step")]
+
+@pytest.mark.gate("scores.step", at_least=0)
+@pytest.mark.gate("reliability.n_runs", equals=2)
+@pytest.mark.gate("separation.p", at_most=1)
+def test_it():
+    pass
+"""
+    )
+    suite.run()
+    strata = {(gate["name"], gate["stratum"]) for gate in suite.proteus["gates"]}
+    assert strata == {
+        (f"{name}[minimal/{model}{arm}]", f"minimal/{model}")
+        for name, arm in (("scores.step", "/neutral"), ("reliability.n_runs", "/neutral"), ("separation.p", ""))
+        for model in ("small", "large")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("@pytest.mark.gate('seperation.p', at_most=1)\ndef test_x(sweep): pass", "did you mean 'separation'?"),
+        ("@pytest.mark.gate('separation.q', at_most=1)\ndef test_x(): pass", "separation has no 'q'; "),
+        ("@pytest.mark.gate('structure.nots', at_most=1)\ndef test_x(): pass", "did you mean 'notes'?"),
+        ("@pytest.mark.gate('scores.unitsnotes', at_most=1)\ndef test_x(): pass", "did you mean 'units:notes'?"),
+        ("@pytest.mark.gate('separation', at_most=1)\ndef test_x(): pass", "names no field"),
+        ("@pytest.mark.gate('separation.p')\ndef test_x(): pass", "has no bound"),
+        ("@pytest.mark.gate('separation.p', at_moost=1)\ndef test_x(): pass", "did you mean 'at_most'?"),
+        ("@pytest.mark.gate('separation.p', at_most='1')\ndef test_x(): pass", "must be a finite number"),
+        ("@pytest.mark.gate\ndef test_x(sweep): pass", "takes one text"),
+        ("@pytest.mark.gate('step.p', at_most=1)\ndef test_x(): pass", "no statistic is called 'step'"),
+        (
+            "@pytest.mark.gate('separation.p', at_most=1)\nclass TestX:\n  def test_x(self, sweep): pass",
+            "belongs on a test",
+        ),
+        (
+            "pytestmark.append(pytest.mark.gate('separation.p', at_most=1))\ndef test_x(sweep): pass",
+            "belongs on a test",
+        ),
+    ],
+)
+def test_a_wrong_one_is_one_sentence_before_anything_runs(suite, text, told):
+    suite.write(HEAD + text)
+    result = suite.run("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+    assert not (suite.folder / ".proteus").exists()
+
+
+def test_a_wrong_one_is_told_under_xdist_too(suite):
+    suite.write(HEAD + "@pytest.mark.gate('separation.q', at_most=1)\ndef test_x(): pass")
+    result = suite.run("-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.str().count("separation has no 'q'") == 1
