@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.measure.betting import log_capital
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
 __all__ = [
@@ -42,7 +43,6 @@ KINDS = ("auto", "binary", "bounded", "continuous", "bootstrap", "deterministic"
 Bounds = tuple["float | None", "float | None"]
 #: Resamples of a bootstrap are enumerated when there are at most so many values, and drawn otherwise.
 ENUMERATED = 9
-_BETS = ((0.5, 1.0), (0.25, 0.5), (0.125, 0.25), (0.0625, 0.125), (0.03125, 0.0625), (0.03125, 0.03125))
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval | Unava
         return Unavailable("n_below_minimum", "an interval from t needs two values", n)
     if min(values) == max(values):
         return Unavailable("identical_values", n=n)
-    return _student(_mean(values), statistics.stdev(values) / math.sqrt(n), n - 1, level, "t")
+    return student_interval(_mean(values), statistics.stdev(values) / math.sqrt(n), n - 1, level, "t")
 
 
-def _student(mean: float, stderr: float, freedom: float, level: float, method: str) -> Interval:
+def student_interval(mean: float, stderr: float, freedom: float, level: float, method: str) -> Interval:
     from scipy.special import stdtrit
 
     half = float(stdtrit(freedom, 0.5 + level / 2)) * stderr
@@ -248,10 +248,10 @@ def betting_interval(values: Sequence[float], bounds: Bounds, level: float = 0.9
         ConfigurationError: the bounds are none, or a value lies outside them.
     """
     _check_level(level)
-    closed = _closed(bounds)
+    closed = closed_bounds(bounds)
     if closed is None:
         raise ConfigurationError(f"bounds {bounds!r} are open; betting needs two finite numbers")
-    _refuse_outside(values, bounds)
+    refuse_outside(values, bounds)
     low, high = closed
     rich = math.log(2 / (1 - level))
     lower = _betting_end([value - low for value in values], high - low, rich)
@@ -267,7 +267,7 @@ def _ends(bounds: Bounds) -> tuple[float, float]:
     return low, high
 
 
-def _closed(bounds: Bounds | None) -> tuple[float, float] | None:
+def closed_bounds(bounds: Bounds | None) -> tuple[float, float] | None:
     """The bounds when both are finite numbers."""
     if bounds is None:
         return None
@@ -275,7 +275,7 @@ def _closed(bounds: Bounds | None) -> tuple[float, float] | None:
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _refuse_outside(values: Sequence[float], bounds: Bounds | None) -> None:
+def refuse_outside(values: Sequence[float], bounds: Bounds | None) -> None:
     if bounds is None:
         return
     low, high = _ends(bounds)
@@ -286,27 +286,12 @@ def _refuse_outside(values: Sequence[float], bounds: Bounds | None) -> None:
 
 def _betting_end(heights: Sequence[float], width: float, rich: float) -> float:
     """The largest mean above the lower bound that betting on more refutes; the capital falls as that mean rises."""
-    counts: dict[float, int] = {}
-    for height in sorted(heights):
-        counts[height] = counts.get(height, 0) + 1
-
-    def capital(mean: float) -> float:
-        logs = []
-        for weight, bet in _BETS:
-            total = math.log(weight)
-            for height, count in counts.items():
-                factor = 1 - bet + bet * height / mean
-                total = total + count * math.log(factor) if factor > 0 else -math.inf
-            logs.append(total)
-        top = max(logs)
-        return top if top == -math.inf else top + math.log(math.fsum(math.exp(one - top) for one in logs))
-
     refuted, kept = 0.0, width
     while True:
         mean = (refuted + kept) / 2
         if not refuted < mean < kept or kept - refuted <= 1e-13 * width:
             return refuted
-        if capital(mean) >= rich:
+        if log_capital([height - mean for height in heights], -mean) >= rich:
             refuted = mean
         else:
             kept = mean
@@ -450,7 +435,7 @@ def clustered_interval(
     groups = len(set(clusters))
     if stderr <= 1e-15 * max(map(abs, values)):
         return Unavailable("identical_values", "the clusters' means are all equal", groups)
-    return _student(_mean(values), stderr, groups - 1, level, "clustered-t")
+    return student_interval(_mean(values), stderr, groups - 1, level, "clustered-t")
 
 
 # -- estimates ---------------------------------------------------------------------------------------------------------
@@ -497,8 +482,8 @@ def estimate(
         return Unavailable("no_values", f"none of {missing} runs has a value" if missing else "", 0)
     if clusters is not None and len(clusters) != len(given):
         raise ConfigurationError(f"there are {len(given)} values and {len(clusters)} clusters; give one for each value")
-    _refuse_outside(known, bounds)
-    plan = _Plan(_kind_of(kind, known, bounds), _closed(bounds), level, clusters, seed)
+    refuse_outside(known, bounds)
+    plan = _Plan(_kind_of(kind, known, bounds), closed_bounds(bounds), level, clusters, seed)
     interval = plan.interval(given)
     warnings = [interval.note] if isinstance(interval, Interval) and interval.note else []
     if isinstance(interval, Unavailable):
@@ -523,11 +508,11 @@ def _kind_of(kind: str, known: Sequence[float], bounds: Bounds | None) -> str:
     binary = all(value in (0.0, 1.0) for value in known)
     if kind == "binary" and not binary:
         raise ConfigurationError("values declared binary must be 0 or 1; write kind='bounded' for scores between them")
-    if kind == "bounded" and _closed(bounds) is None:
+    if kind == "bounded" and closed_bounds(bounds) is None:
         raise ConfigurationError("kind='bounded' needs bounds=(smallest, largest) possible value")
     if kind != "auto":
         return kind
-    closed = _closed(bounds)
+    closed = closed_bounds(bounds)
     if closed is None:
         return "continuous"
     return "binary" if binary and closed == (0.0, 1.0) else "bounded"
@@ -611,10 +596,10 @@ def missing_bounds(values: Iterable[Any], bounds: Bounds | None) -> tuple[float,
     known = [value for value in given if value is not None]
     if not given:
         return Unavailable("no_values", n=0)
-    _refuse_outside(known, bounds)
+    refuse_outside(known, bounds)
     if len(known) == len(given):
         return _mean(known), _mean(known)
-    closed = _closed(bounds)
+    closed = closed_bounds(bounds)
     if closed is None:
         return Unavailable("no_bounds", n=len(known))
     low, high = ([end if value is None else value for value in given] for end in closed)

@@ -37,6 +37,12 @@ REASONS: dict[str, str] = {
     "no_bounds": "no bounds are declared, so what is missing could be anything",
     "baseline_fingerprint_mismatch": "the baseline was made under another condition",
     "welch_needs_dispersion": "an arm of one run, or of runs that do not differ, has no dispersion to weigh it by",
+    "straddles": "the interval lies on both sides of the margin",
+    "not_paired": "no run of one side has its pair on the other",
+    "no_ratio_interval": "this method has no interval of a ratio",
+    "not_positive": "a value of zero or less has no logarithm and no percentage",
+    "not_significant_in_family": "one of so many gates fails like this by chance",
+    "deterministic": "the values are declared deterministic, so nothing is estimated",
     "order_not_counted": "this level does not look at the order of actions",
     "not_measured": "the measurement was not asked for",
 }
