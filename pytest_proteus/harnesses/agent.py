@@ -63,6 +63,21 @@ _STDOUT_LIMIT = 1 << 26
 ROLES = ("write", "edit", "read", "shell")
 
 
+_INSTRUCTIONS = """\
+# Instructions
+
+This folder is yours to change. You start every session from what it holds; nothing else lasts.
+
+- `{instructions}`: this page. You read it at the start of every session.
+- `notes/`: what you want to know again, one Markdown file a subject.
+- `{skills}/<name>/SKILL.md`: how to do something, with a front matter of `name` and `description`. You see the name and
+  the description in every session, the rest when you open it.
+- `tools/`: scripts that you run.
+"""
+
+_NOTE = "# Notes\n\nNothing has been noted yet.\n"
+
+
 @dataclass(frozen=True)
 class Launch:
     """One phase of one episode, as an agent's description is told it.
@@ -120,6 +135,7 @@ class Agent:
             below the agent's home) or ``stdout``; then the pattern of its name, where ``{session}`` is the id.
         stop_signal: what ends it best; it has some seconds, then all its processes are killed.
         known: how the versions begin whose log can be read; empty where the log has a version of its own.
+        role: a call's role where the tool's name does not settle it; None for an agent whose tools have one role each.
         own_providers: variables with keys that its own providers read; empty for an agent that is always given an
             endpoint, if only its vendor's.
     """
@@ -137,12 +153,23 @@ class Agent:
     log: tuple[str, str] = ("stdout", "")
     stop_signal: int = signal.SIGTERM
     known: str = ""
+    role: Callable[[ActionEvent], str] | None = None
     own_providers: tuple[str, ...] = ()
 
     @property
     def edit_tools(self) -> frozenset[str]:
         """Tools that write."""
         return frozenset(tool for tool, role in self.tools.items() if role in ("write", "edit"))
+
+
+def first_files(instructions: str, skills: str) -> dict[str, str]:
+    """The first files of a harness: a page of instructions, which tells where things go, and one note.
+
+    Args:
+        instructions: the file that the agent reads at the start of every session.
+        skills: the folder that it looks for skills in.
+    """
+    return {instructions: _INSTRUCTIONS.format(instructions=instructions, skills=skills), "notes/index.md": _NOTE}
 
 
 class AgentHarness:
@@ -238,7 +265,8 @@ class AgentHarness:
     def normalized(self, events: Sequence[ActionEvent]) -> list[str]:
         """The tool stream in words that all agents share: ``write``, ``edit``, ``read`` and ``shell``; other tools
         under the agent's own names, texts left out."""
-        return [self.agent.tools.get(event.tool, event.tool) for event in events if event.tool is not None]
+        role = self.agent.role or (lambda event: self.agent.tools.get(event.tool or "", event.tool or ""))
+        return [role(event) for event in events if event.tool is not None]
 
     def seed(self, harness_root: Path, rng_seed: int = 0) -> None:
         """Write the instructions and one note: the same for every seed."""

@@ -31,6 +31,7 @@ NODE_VERSION = "22.23.3"
 _SHARED_FOLDER = Path("/opt/coding-agents")
 
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+_CPUS = {"x64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,30 @@ class Package:
     Args:
         package: name in the registry.
         version: the pinned version.
-        entry: the agent's program, relative to the package's folder.
+        entry: the agent's program, below ``node_modules``, where ``{machine}`` and ``{cpu}`` stand for the processor
+            as Node and as compilers call it: of the agents that are no scripts the binary itself, so that no
+            installation script and no launcher is needed.
         command: what the agent is called on ``PATH``.
-        node: oldest Node that runs it, as (major, minor).
+        node: oldest Node that runs it, as (major, minor); None for one that needs none.
     """
 
     package: str
     version: str
     entry: str
     command: str
-    node: tuple[int, int]
+    node: tuple[int, int] | None = None
 
 
 PACKAGES = {
-    "pi": Package("@earendil-works/pi-coding-agent", "1.6.0", "dist/cli.js", "pi", (22, 19)),
+    "codex": Package(
+        "@openai/codex",
+        "0.171.0",
+        "@openai/codex-linux-{machine}/vendor/{cpu}-unknown-linux-musl/bin/codex",
+        "codex",
+    ),
+    "pi": Package(
+        "@earendil-works/pi-coding-agent", "1.6.0", "@earendil-works/pi-coding-agent/dist/cli.js", "pi", (22, 19)
+    ),
 }
 
 
@@ -104,6 +115,7 @@ def install(names: Sequence[str], say: Callable[[str], None] | None = None) -> l
         _package(name)
     for name in names:
         package = PACKAGES[name]
+        # npm runs under it, too
         _install_once(_node_folder(), f"{_node_package()}@{NODE_VERSION}", tell)
         _install_once(_agent_folder(name), f"{package.package}@{package.version}", tell)
     return [row for row in listed() if row["name"] in names]
@@ -142,9 +154,11 @@ def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
             raise ConfigurationError(f"agent {name}: there is no file {path}; give the path of its executable")
         return _found(name, path, "given")
     for folder in _lookup_folders():
-        script = folder / _agent_folder(name).name / "node_modules" / package.package / package.entry
-        if script.is_file():
-            return _found(name, script, "installed")
+        modules = folder / _agent_folder(name).name / "node_modules"
+        program = modules / package.entry.format(machine=_machine(), cpu=_CPUS.get(_machine(), ""))
+        if program.is_file():
+            version = _version_in(modules / package.package, package.package)
+            return _found(name, program, "installed", version)
     on_path = shutil.which(package.command)
     if on_path:
         return _found(name, Path(on_path), "path")
@@ -165,10 +179,15 @@ def _node_folder() -> Path:
     return agents_folder() / f"node-{NODE_VERSION}"
 
 
+def _machine() -> str:
+    """The processor as Node calls it; empty for one that no agent is made for."""
+    return _MACHINES.get(platform.machine().lower(), "")
+
+
 def _node_package() -> str:
     """The registry's package with the bare binary: unlike ``node`` itself it needs no installation script."""
-    machine = _MACHINES.get(platform.machine().lower())
-    if machine is None or not sys.platform.startswith("linux"):
+    machine = _machine()
+    if not machine or not sys.platform.startswith("linux"):
         raise ConfigurationError(
             f"no Node {NODE_VERSION} is known for {sys.platform} on {platform.machine()}; install the agent yourself "
             f"and put it on PATH"
@@ -241,9 +260,9 @@ def _run_npm(target: Path, spec: str) -> None:
         raise ConfigurationError(f"npm install {spec} failed: {(done.stderr or done.stdout).strip()[-800:]}")
 
 
-def _found(name: str, path: Path, source: str) -> FoundAgent:
+def _found(name: str, path: Path, source: str, version: str = "") -> FoundAgent:
     script = path.resolve()
-    version = _version_beside(script, PACKAGES[name].package)
+    version = version or _version_beside(script, PACKAGES[name].package)
     if script.suffix not in (".js", ".mjs", ".cjs"):
         return FoundAgent((str(path),), version, source)
     return FoundAgent((str(_node_for(name)), str(script)), version, source)
@@ -255,7 +274,7 @@ def _node_for(name: str) -> Path:
     if node is not None:
         return node
     on_path = shutil.which("node")
-    oldest = PACKAGES[name].node
+    oldest = PACKAGES[name].node or (16, 0)  # the launchers of those that are no scripts run on any
     wanted = f"agent {name} needs Node {oldest[0]}.{oldest[1]} or newer"
     if on_path is None:
         raise ConfigurationError(f"{wanted}, and there is none; install both with: proteus agents install {name}")
@@ -271,11 +290,14 @@ def _node_for(name: str) -> Path:
 
 def _version_beside(script: Path, package: str) -> str:
     """The version in the ``package.json`` of the package that a script belongs to; empty when there is none."""
-    for folder in script.parents:
-        try:
-            value: Any = json.loads((folder / "package.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(value, dict) and value.get("name") == package:
-            return str(value.get("version", ""))
-    return ""
+    found = (_version_in(folder, package) for folder in script.parents)
+    return next(filter(None, found), "")
+
+
+def _version_in(folder: Path, package: str) -> str:
+    """The version in a folder's ``package.json``; empty when there is none, or it is another package's."""
+    try:
+        value: Any = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(value.get("version", "")) if isinstance(value, dict) and value.get("name") == package else ""

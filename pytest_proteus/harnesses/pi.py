@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import KEYS, Agent, AgentHarness, Launch
+from pytest_proteus.harnesses.agent import KEYS, Agent, AgentHarness, Launch, first_files
 from pytest_proteus.harnesses.pi_log import damage, read_session
 
 SURFACES = (
@@ -16,20 +16,6 @@ SURFACES = (
     Surface("skills", "skills", unit="directory", write_tools=frozenset({"write", "edit"})),
     Surface("tools", "tools", write_tools=frozenset({"write", "edit"}), is_code=True),
 )
-
-SEED_INSTRUCTIONS = """\
-# Instructions
-
-This folder is yours to change. You start every session from what it holds; nothing else lasts.
-
-- `AGENTS.md`: this page. You read it at the start of every session.
-- `notes/`: what you want to know again, one Markdown file a subject.
-- `skills/<name>/SKILL.md`: how to do something, with a front matter of `name` and `description`. You see the name and
-  the description in every session, the rest when you open it.
-- `tools/`: scripts that you run.
-"""
-
-SEED_NOTE = "# Notes\n\nNothing has been noted yet.\n"
 
 #: Wire protocol of an endpoint → pi's name of the API.
 _APIS: Mapping[str, str] = {
@@ -128,7 +114,7 @@ class PiHarness(AgentHarness):
         wires=tuple(_APIS),
         surfaces=SURFACES,
         tools={"write": "write", "edit": "edit", "read": "read", "bash": "shell"},
-        seed={"AGENTS.md": SEED_INSTRUCTIONS, "notes/index.md": SEED_NOTE},
+        seed=first_files("AGENTS.md", "skills"),
         argv=_argv,
         environment=_environment,
         files=_files,

@@ -22,6 +22,7 @@ Factory: TypeAlias = "Callable[..., HarnessAdapter] | str"
 #: The harnesses that come with the package; imported when they are asked for.
 BUILTIN: Mapping[str, Factory] = MappingProxyType(
     {
+        "codex": "pytest_proteus.harnesses.codex:CodexHarness",
         "minimal": "pytest_proteus.harnesses.minimal:MinimalHarness",
         "pi": "pytest_proteus.harnesses.pi:PiHarness",
     }

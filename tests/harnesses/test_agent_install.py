@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.harnesses import install as module
-from pytest_proteus.harnesses.install import agents_folder, find_agent, install, listed
+from pytest_proteus.harnesses.codex import CodexHarness
+from pytest_proteus.harnesses.install import PACKAGES, agents_folder, find_agent, install, listed
 
 #: Stands in for npm: makes the tree that the real one would, and logs how it was called.
 NPM = """#!/bin/sh
@@ -108,14 +110,14 @@ def test_a_folder_that_cannot_be_written_names_the_variable(machine, monkeypatch
 
 @pytest.mark.parametrize("call", [lambda: install(["pie"]), lambda: find_agent("pie")])
 def test_an_unknown_agent_is_refused_with_the_known_ones(call):
-    with pytest.raises(ConfigurationError, match="unknown agent 'pie'; known: pi"):
+    with pytest.raises(ConfigurationError, match=r"unknown agent 'pie'; known: .*, pi"):
         call()
 
 
 def test_an_agent_that_is_missing_names_the_command_that_installs_it(machine):
     with pytest.raises(ConfigurationError, match="install it with: proteus agents install pi"):
         find_agent("pi")
-    assert [(row["name"], row["version"], row["path"]) for row in listed()] == [("pi", "", "")]
+    assert {(row["name"], row["version"], row["path"]) for row in listed()} >= {("codex", "", ""), ("pi", "", "")}
 
 
 def test_an_agent_on_the_path_is_found_with_its_version(machine, tmp_path):
@@ -129,6 +131,29 @@ def test_an_agent_on_the_path_is_found_with_its_version(machine, tmp_path):
     found = find_agent("pi")
     assert found.argv == (str(machine / "node"), str(package / "dist" / "cli.js"))
     assert (found.version, found.source) == ("1.5.0", "path")
+
+
+def test_an_agent_that_is_no_script_is_its_own_binary_with_the_version_of_its_package(machine, tmp_path):
+    package = PACKAGES["codex"]
+    modules = tmp_path / "agents" / f"codex-{package.version}" / "node_modules"
+    names = {"x86_64": ("x64", "x86_64"), "aarch64": ("arm64", "aarch64")}
+    node, cpu = names[platform.machine()]
+    binary = modules / package.entry.format(machine=node, cpu=cpu)
+    binary.parent.mkdir(parents=True)
+    script(binary, "#!/bin/sh\n")
+    (modules / package.package).mkdir()
+    (modules / package.package / "package.json").write_text(
+        json.dumps({"name": package.package, "version": package.version})
+    )
+    found = find_agent("codex")
+    assert (found.argv, found.version, found.source) == ((str(binary),), package.version, "installed")
+
+
+def test_a_version_whose_log_is_not_known_is_refused_before_anything_runs(machine, tmp_path):
+    (tmp_path / "package.json").write_text(json.dumps({"name": "@openai/codex", "version": "0.9.0"}))
+    missing = CodexHarness({"openai-responses": "http://127.0.0.1:1"}, script(tmp_path / "codex", "")).preflight()
+    assert "is version 0.9.0, and only the log of 0.171.x can be read" in missing
+    assert missing.endswith("proteus agents install codex")
 
 
 def test_a_node_that_is_too_old_is_refused(machine, tmp_path):

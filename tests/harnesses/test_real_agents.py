@@ -1,0 +1,194 @@
+"""All real agents through the same scripted session; an agent that is not on this machine is skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_proteus.core.adapter import PHASES, EpisodeResult, EpisodeSpec
+from pytest_proteus.core.errors import PhaseTimeout
+from pytest_proteus.harnesses.agent import AgentHarness
+from pytest_proteus.harnesses.registry import resolve
+from pytest_proteus.testing import ModelServer, both, edit, fail, read, say, shell, write
+
+#: Agent → a model that it offers all its tools to.
+MODELS = {"codex": "gpt-5.5", "pi": "some-model"}
+
+#: What every agent is heard to do in the session below, whatever it calls its tools.
+STREAM = ["read", "shell", "write", "shell", "edit", "read"]
+
+#: Wires of which every agent speaks one.
+WIRES = ("anthropic", "openai-responses")
+
+TIME = 240.0
+
+slow = pytest.mark.skipif("PROTEUS_TEST_REAL_AGENTS" not in os.environ, reason="takes long; tox runs it once")
+
+
+def harness(name: str, server: ModelServer | None = None, agent: Path | None = None) -> AgentHarness:
+    endpoint = server.endpoint if server else dict.fromkeys(WIRES, "http://127.0.0.1:1")
+    adapter = resolve(name, endpoint=endpoint, agents={name: str(agent)} if agent else None)
+    assert isinstance(adapter, AgentHarness)
+    if missing := adapter.preflight():
+        pytest.skip(missing)
+    return adapter
+
+
+def instructions(name: str) -> str:
+    return next(surface.subdir for surface in resolve(name).surfaces() if surface.name == "instructions")
+
+
+def session(page: str, mark: str = "it"):
+    """The model's part: reads its instructions, looks at its notes, edits two surfaces, and is content."""
+    steps = {
+        "observe": [read(page), say("Seen.")],
+        "propose": [shell("ls notes"), say("That could be better.")],
+        "act": [
+            both(write("notes/found.md", f"# Found {mark}\n"), shell("echo out; exit 3")),
+            edit(page, "# Instructions", "# My instructions"),
+            read("notes/found.md"),
+            say("All written."),
+        ],
+        "reflect": [say("Good.")],
+    }
+    return lambda talk: next(steps[phase] for phase in PHASES if f"Now {phase}" in talk.prompt)
+
+
+def prompts(*phases: str, mark: str = "it") -> dict[str, str]:
+    return {phase: f"Now {phase} {mark}." for phase in phases or PHASES}
+
+
+@pytest.fixture
+def root():
+    """A live root whose path, unlike pytest's own, spells nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run(adapter: AgentHarness, root: Path, *phases: str, timeout: float = TIME, mark: str = "it") -> EpisodeResult:
+    (root / "harness").mkdir(exist_ok=True)
+    adapter.seed(root / "harness")
+    spec = EpisodeSpec(root, 1, MODELS[adapter.name], prompts(*phases, mark=mark), phase_timeout=timeout)
+    return adapter.run_episode(spec)
+
+
+def said(server: ModelServer) -> str:
+    return " ".join(str(request.body) + str(request.headers) for request in server.requests)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_every_agent(name, root):
+    with ModelServer(session(instructions(name))) as server:
+        adapter = harness(name, server)
+        result = run(adapter, root)
+    assert result.ok, result.error
+    tree = root / "harness"
+    assert (tree / "notes" / "found.md").read_text() == "# Found it\n"
+    assert (tree / instructions(name)).read_text().startswith("# My instructions\n")
+    trace = adapter.read_trace(root, 1)
+    assert adapter.normalized(trace) == STREAM
+    calls = [event for event in trace if event.tool]
+    assert [event.surface for event in calls] == ["instructions", None, "notes", None, "instructions", "notes"]
+    assert [event.phase for event in calls] == ["observe", "propose", *["act"] * 4]
+    assert [event.text for event in trace if not event.tool][-1] == "Good."
+    assert calls[3].text.startswith("error: "), "the command ended with 3"
+    turns = [result.counters[f"phase_{phase}_turns"] for phase in PHASES]
+    assert (turns, result.counters["tool_calls"], "unread_log_records" in result.counters) == ([2, 2, 4, 1], 6, False)
+    assert {request.wire for request in server.requests} == {adapter.wire}
+    assert sorted(path.name for path in root.iterdir()) == ["harness", "traces"]
+    found = said(server).lower()
+    assert "this folder is yours to change" in found, "the agent reads its instructions"
+    assert "proteus" not in found
+    assert "pytest" not in found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_wrong_key_is_an_error_of_the_configuration(name, root):
+    with ModelServer([fail(401)]) as server:
+        result = run(harness(name, server), root, "act")
+    assert (result.ok, result.error_class) == (False, "configuration")
+    assert "the model's endpoint failed" in result.error
+
+
+@slow
+@pytest.mark.parametrize("name", MODELS)
+def test_an_error_of_the_endpoint_in_mid_episode_keeps_what_was_done(name, root):
+    with ModelServer([write("notes/a.md", "a\n"), fail(400)]) as server:
+        adapter = harness(name, server)
+        result = run(adapter, root, "act")
+    assert (result.ok, result.error_class) == (False, "apparatus")
+    assert adapter.normalized(adapter.read_trace(root, 1)) == ["write"]
+
+
+@slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_phase_that_takes_too_long_keeps_what_was_done_and_leaves_no_process(name, root):
+    left = both(write("notes/a.md", "a\n"), shell("setsid sleep 3600 >/dev/null 2>&1 &"))
+    with ModelServer([left, fail("hang")]) as server:
+        adapter = harness(name, server)
+        with pytest.raises(PhaseTimeout):
+            run(adapter, root, "act", timeout=40.0)
+    assert len(server.requests) > 1, "it came as far as the silence"
+    assert adapter.normalized(adapter.read_trace(root, 1)) == ["write", "shell"]
+    assert not [p for p in psutil.process_iter(["cwd"]) if str(p.info["cwd"] or "").startswith(str(root))]
+
+
+@slow
+def test_agents_at_once_share_nothing_and_mix_nothing(root):
+    names = [
+        name for name in MODELS if not resolve(name, endpoint=dict.fromkeys(WIRES, "http://127.0.0.1")).preflight()
+    ]
+    marks = {f"mark{number}": names[number % len(names)] for number in range(6)} if names else {}
+    if not marks:
+        pytest.skip("no agent is on this machine")
+
+    def answer(talk):
+        mark = re.search(r"mark\d", talk.prompt)[0]
+        return session(instructions(marks[mark]), mark)(talk)
+
+    with ModelServer(answer) as server, ThreadPoolExecutor(6) as pool:
+        for mark in marks:
+            (root / mark).mkdir()
+        results = {
+            mark: pool.submit(run, harness(name, server), root / mark, "observe", "act", mark=mark, timeout=600.0)
+            for mark, name in marks.items()
+        }
+        assert {mark: result.result().error for mark, result in results.items()} == dict.fromkeys(marks, "")
+    for request in server.requests:
+        assert len(set(re.findall(r"mark\d", str(request.body)))) == 1
+    for mark in marks:
+        assert (root / mark / "harness" / "notes" / "found.md").read_text() == f"# Found {mark}\n"
+
+
+#: Runs the agent, and notes every connection and every question to a name server that it or its children try.
+WATCHED = """#!/bin/sh
+exec {strace} -f -qq -e trace=connect,sendto,sendmmsg -o {log}.$$ -- {agent} "$@"
+"""
+
+
+@slow
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not on this machine")
+@pytest.mark.parametrize("name", MODELS)
+def test_no_connection_is_made_but_to_the_endpoint(name, root):
+    log = root / "watch"
+    with ModelServer(session(instructions(name))) as server:
+        real = harness(name, server)._program().argv
+        wrapper = root / "watched"
+        wrapper.write_text(WATCHED.format(strace=shutil.which("strace"), log=log, agent=" ".join(real)))
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+        result = run(harness(name, server, wrapper), root, "observe", "act")
+    assert result.ok, result.error
+    text = "".join(path.read_text(errors="replace") for path in root.glob("watch.*"))
+    calls = re.findall(r"sa_family=AF_INET6?, .*", text)
+    assert calls, "nothing was noted"
+    elsewhere = [call for call in calls if f"htons({server.port})" not in call or '"127.0.0.1"' not in call]
+    assert elsewhere == []
