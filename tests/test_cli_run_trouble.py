@@ -151,13 +151,17 @@ def test_a_terminals_ctrl_z_stops_it_and_ctrl_c_ends_it_with_a_report(tmp_path):
         os.setsid()
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
-    process, runs = slow(tmp_path, own_terminal, stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    said = (tmp_path / "said").open("wb")
+    process, runs = slow(tmp_path, own_terminal, stdin=terminal, stdout=said, stderr=said)
+    states = lambda: (state(process.pid), state(runs))  # noqa: E731
     os.write(master, b"\x1a")
-    assert until(lambda: (state(process.pid), state(runs)) == ("T", "T"), 10)
+    assert until(lambda: states() == ("T", "T")), states()
     process.send_signal(signal.SIGCONT)
-    assert until(lambda: "T" not in (state(process.pid), state(runs)), 10)
+    assert until(lambda: "T" not in states()), states()
     os.write(master, b"\x03")
-    assert process.wait(30) == 130
+    assert until(lambda: process.poll() is not None), (states(), Path(said.name).read_text())
+    assert process.returncode == 130, Path(said.name).read_text()
     assert (tmp_path / "out" / "report.json").exists()
-    os.close(master)
-    os.close(terminal)
+    for open_file in (master, terminal):
+        os.close(open_file)
+    said.close()
