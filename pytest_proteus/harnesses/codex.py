@@ -103,7 +103,6 @@ class _Call:
 
     turn: int
     phase: str
-    place: int
     name: str
     given: Any
     time: float | None
@@ -117,6 +116,7 @@ class _Reading:
     """What a log has said so far."""
 
     session: Session = field(default_factory=Session)
+    entries: list[ActionEvent | _Call] = field(default_factory=list)
     calls: dict[str, _Call] = field(default_factory=dict)
 
 
@@ -142,9 +142,8 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
             _read_event(reading, phase, payload)
         elif kind not in _SILENT:
             session.unknown_records += 1
-    for call in reversed(reading.calls.values()):
-        # put where the calls were made, from the end on so that places stay right
-        session.events[call.place : call.place] = _events(call, surface_of)
+    for entry in reading.entries:
+        session.events += _events(entry, surface_of) if isinstance(entry, _Call) else [entry]
     return session
 
 
@@ -173,11 +172,13 @@ def _read_item(reading: _Reading, phase: str, item: Mapping[str, Any], time: flo
     turn = session.turn + 1  # its record of tokens, which ends a turn, comes after it
     if kind == "message":
         if item.get("role") == "assistant":
-            session.say(turn, phase, text_of(item.get("content")), time)
+            said = text_of(item.get("content"))
+            reading.entries += [ActionEvent(turn, phase, text=bounded_text(said), timestamp=time)] if said else []
     elif kind in ("function_call", "custom_tool_call"):
         session.tool_calls += 1
         given = item.get("arguments") if kind == "function_call" else item.get("input")
-        reading.calls[ident] = _Call(turn, phase, len(session.events), str(item.get("name", "")), given, time)
+        reading.calls[ident] = _Call(turn, phase, str(item.get("name", "")), given, time)
+        reading.entries.append(reading.calls[ident])
     elif kind in ("function_call_output", "custom_tool_call_output"):
         if ident in reading.calls:
             call, output = reading.calls[ident], item.get("output")
@@ -229,8 +230,8 @@ def _events(call: _Call, surface_of: SurfaceOf) -> Iterator[ActionEvent]:
 
     if isinstance(call.given, str) and call.name == "apply_patch":
         sections = list(_SECTION.finditer(call.given))
-        ends = [section.start() for section in sections[1:]] + [len(call.given)]
-        for section, end in zip(sections, ends, strict=True):
+        for number, section in enumerate(sections, start=1):
+            end = sections[number].start() if number < len(sections) else len(call.given)
             path = section[2].strip()
             params = {"action": section[1].lower(), "path": path, "patch": call.given[section.start() : end]}
             yield event("apply_patch", surface_of(path), params)

@@ -35,9 +35,14 @@ INSTRUCTIONS = (
     "CLAUDE.md",
     "CLAUDE.local.md",
     "GEMINI.md",
+    "QWEN.md",
+    ".agents",
     ".claude",
     ".codex",
+    ".gemini",
+    ".opencode",
     ".pi",
+    ".qwen",
 )
 
 
