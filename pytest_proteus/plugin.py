@@ -202,6 +202,14 @@ def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
+def contrast(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
+    """``contrast(metric, *, arm, against, margin, kind="noninferior", scale="difference")``: one arm beside another."""
+    from pytest_proteus.sweep.contrasting import between_arms
+
+    return between_arms(sweep, sweep_session(request.config).statistic)
+
+
+@pytest.fixture(scope="session")
 def structure(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Arm → surface → Estimate of the units that were built by the last planned episode."""
     from pytest_proteus.measure import sweeps

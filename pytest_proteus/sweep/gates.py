@@ -1,7 +1,8 @@
 """Gates: a number held against a bound gives a verdict, recorded at once and failed together after the test's body.
 
 A plain number passes or fails. An estimate passes when its whole interval lies on the right side of the bound, fails
-when it lies on the wrong side, and is undecided in between. What cannot be computed never passes.
+when it lies on the wrong side, and is undecided in between. A contrast has a margin, and so a verdict of its own. What
+cannot be computed never passes.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ FIELDS = (
     "n_needed", "rare_event_bound", "assumption", "blocking", "verdict", "reason",
 )  # fmt: skip
 
+#: Those that a contrast knows by itself.
+CONTRASTED = (
+    "metric", "arm", "against", "kind", "direction", "alpha", "n", "n_missing", "p_adjusted", "p_min", "mde",
+    "n_needed", "rare_event_bound",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -51,9 +58,9 @@ class Verdict:
         interval: the interval of an estimate, as plain data; None for a plain number.
         n: values behind it.
         n_missing: values that are missing.
-        op: one of ``THRESHOLDS``.
-        bound: the bound.
-        reason: why it is unavailable or undecided; empty otherwise.
+        op: one of ``THRESHOLDS``; empty for a verdict by margin.
+        bound: the bound; None for a verdict by margin.
+        reason: why it is unavailable or undecided, and what it was decided on; empty for a plain number.
         blocking: whether anything but a pass fails the test.
     """
 
@@ -61,7 +68,7 @@ class Verdict:
     verdict: str
     value: float | None
     op: str
-    bound: float
+    bound: float | None
     reason: str = ""
     blocking: bool = True
     interval: Mapping[str, Any] | None = None
@@ -72,6 +79,8 @@ class Verdict:
         return self.verdict == "pass"
 
     def __str__(self) -> str:
+        if self.bound is None:
+            return f"{self.name}: {self.reason}"
         wanted = f"{WORDS[self.op]} {self.bound:g}"
         if self.value is None:
             return f"{self.name}: {self.verdict}: {self.reason}; wanted {wanted}"
@@ -96,8 +105,8 @@ def number(value: Any) -> tuple[float | None, str]:
 
 
 def decide(name: str, value: Any, op: str, bound: float, *, blocking: bool = True) -> Verdict:
-    """The verdict on a plain number or an estimate."""
-    if not isinstance(getattr(value, "reason", None), str) and hasattr(value, "interval"):
+    """The verdict on a plain number, an estimate, or the effect of a contrast."""
+    if is_contrast(value) or (not isinstance(getattr(value, "reason", None), str) and hasattr(value, "interval")):
         return _decide_estimate(name, value, op, bound, blocking)
     found, reason = number(value)
     if found is None:
@@ -106,27 +115,81 @@ def decide(name: str, value: Any, op: str, bound: float, *, blocking: bool = Tru
     return Verdict(name, "pass" if passed else "fail", found, op, bound, "", blocking, n=1, n_missing=0)
 
 
+def decide_contrast(name: str, value: Any, *, blocking: bool = True) -> Verdict:
+    """The verdict that a contrast has by its margin."""
+    effect = value.effect if isinstance(value.effect, float) else None
+    counts = {"n": value.n, "n_missing": value.n_missing}
+    return Verdict(
+        name, value.verdict, effect, "", None, str(value), blocking, interval_entry(value.interval), **counts
+    )
+
+
+def contrast_entry(value: Any) -> dict[str, Any]:
+    """The fields of a gate's entry that a contrast has. ``p`` is that of a fail; that of a pass is in ``effect``."""
+    shown = value.to_json()
+    effect = {"difference": shown["effect"], "percent": shown["effect_percent"]}
+    effect.update({key: shown[key] for key in ("baseline_mean", "candidate_mean", "d_z", "p_better", "p_pass")})
+    effect["interval_percent"] = interval_entry(value.interval_percent)
+    return {
+        **{key: shown[key] for key in CONTRASTED},
+        "margin": f"{value.margin * 100:.6g}%" if value.relative or value.scale == "log" else value.margin,
+        "effect": effect,
+        "p": shown["p_fail"],
+        "assumption": shown["assumption"] or None,
+    }
+
+
+def gate_entry(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as an entry of the report; what a verdict does not say is null."""
+    return {
+        **dict.fromkeys(FIELDS),
+        "name": verdict.name,
+        "kind": "threshold",
+        "value": verdict.value,
+        "threshold": {"op": verdict.op, "bound": verdict.bound} if verdict.op else None,
+        "interval": verdict.interval,
+        "alpha": None if verdict.interval is None else round((1 - verdict.interval["level"]) / 2, 12),
+        "n": verdict.n,
+        "n_missing": verdict.n_missing,
+        "blocking": verdict.blocking,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason or None,
+    }
+
+
+def is_contrast(value: Any) -> bool:
+    """Whether a value has a verdict of its own."""
+    return isinstance(getattr(value, "verdict", None), str) and hasattr(value, "interval_percent")
+
+
+def interval_entry(interval: Any) -> dict[str, Any] | None:
+    """An interval as the report has it, open ends null; None for one that is unavailable."""
+    if not isinstance(getattr(interval, "low", None), float):
+        return None
+    ends = {"method": interval.method, "level": interval.level, "low": interval.low, "high": interval.high}
+    return {key: None if isinstance(end, float) and math.isinf(end) else end for key, end in ends.items()}
+
+
 def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: bool) -> Verdict:
     """Each end of a two-sided interval of level 0.9 is a one-sided test at 0.05: a pass and a fail are both tested."""
     counts = {"n": value.n, "n_missing": value.n_missing}
-    interval = value.interval
-    if not hasattr(interval, "low") or not isinstance(interval.low, float):
-        return Verdict(name, "unavailable", value.value, op, bound, str(interval), blocking, **counts)
+    interval, found = value.interval, value.effect if is_contrast(value) else value.value
+    if not isinstance(getattr(interval, "low", None), float):
+        known = found if isinstance(found, float) else None
+        return Verdict(name, "unavailable", known, op, bound, str(interval), blocking, **counts)
     if op == "equals":
         told = "an estimate never equals a number; give it at_least and at_most"
-        return Verdict(name, "unavailable", value.value, op, bound, told, blocking, **counts)
+        return Verdict(name, "unavailable", found, op, bound, told, blocking, **counts)
     verdict, reason = _side(interval, op, bound), ""
     shown = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {value.n}"
     if verdict == "undecided":
         reason = f"{shown}: it straddles the bound"
     elif value.n_missing:
-        wider = value.with_missing
-        known = isinstance(getattr(wider, "low", None), float)
-        if not known or _side(wider, op, bound) != verdict:
+        wider = getattr(value, "with_missing", None)
+        if not isinstance(getattr(wider, "low", None), float) or _side(wider, op, bound) != verdict:
             verdict, reason = "undecided", f"{value.n_missing} missing runs could turn it; {shown}"
-    ends = {"method": interval.method, "level": interval.level, "low": interval.low, "high": interval.high}
-    finite = {key: None if isinstance(end, float) and math.isinf(end) else end for key, end in ends.items()}
-    return Verdict(name, verdict, value.value, op, bound, reason or shown, blocking, finite, **counts)
+    ends = interval_entry(interval)
+    return Verdict(name, verdict, found, op, bound, reason or shown, blocking, ends, **counts)
 
 
 def _side(interval: Any, op: str, bound: float) -> str:
@@ -171,8 +234,10 @@ class Gates:
 
         Args:
             name: name of the gate, in the report and in the message.
-            value: a finite number. Anything else makes the gate ``unavailable``, which fails.
-            at_least, at_most, above, below, equals: the bound; give one, or a lower and an upper one.
+            value: a finite number, an estimate or a contrast. Anything else makes the gate ``unavailable``, which
+                fails.
+            at_least, at_most, above, below, equals: the bound; give one, or a lower and an upper one. A contrast needs
+                none; with one, its effect is held against it in place of the margin.
             blocking: False records the verdict without failing the test.
 
         Returns:
@@ -183,10 +248,19 @@ class Gates:
         """
         given = {"at_least": at_least, "at_most": at_most, "above": above, "below": below, "equals": equals}
         bounds = [Threshold(op, _bound(name, op, bound)) for op, bound in given.items() if bound is not None]
+        if not bounds and is_contrast(value):
+            return self.record_contrast(name, value, source="gate", blocking=blocking)
         if not bounds:
             raise ConfigurationError(f"gate {name!r} has no bound; give one of {', '.join(THRESHOLDS)}")
-        decided = [self.record(name, value, item, source="gate", blocking=blocking) for item in bounds]
+        told = {key: getattr(value, key) for key in ("metric", "arm", "against")} if is_contrast(value) else {}
+        decided = [self.record(name, value, item, source="gate", blocking=blocking, **told) for item in bounds]
         return next((verdict for verdict in decided if not verdict), decided[0])
+
+    def record_contrast(self, name: str, value: Any, *, source: str, blocking: bool, **told: str | None) -> Verdict:
+        """Write the verdict that a contrast has by its margin; for the arguments see ``record``."""
+        verdict = decide_contrast(self._once(name, ""), value, blocking=blocking)
+        self._enter(verdict, source=source, **{**contrast_entry(value), **told})
+        return verdict
 
     def record(
         self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, **told: str | None
@@ -200,33 +274,19 @@ class Gates:
             blocking: False records the verdict without failing the test.
             told: further fields of the entry.
         """
-        twins = self._told.count((name, threshold.op))
-        self._told.append((name, threshold.op))
-        name = f"{name}#{twins + 1}" if twins else name
-        verdict = decide(name, value, threshold.op, threshold.bound, blocking=blocking)
-        entry: dict[str, Any] = dict.fromkeys(FIELDS)
-        entry.update(
-            attempt=self.attempt,
-            nodeid=self.nodeid,
-            name=name,
-            source=source,
-            sweep=self.sweep,
-            arm=self.arm,
-            kind="threshold",
-            value=verdict.value,
-            threshold={"op": threshold.op, "bound": threshold.bound},
-            interval=verdict.interval,
-            alpha=None if verdict.interval is None else round((1 - verdict.interval["level"]) / 2, 12),
-            n=verdict.n,
-            n_missing=verdict.n_missing,
-            blocking=blocking,
-            verdict=verdict.verdict,
-            reason=verdict.reason or None,
-        )
-        entry.update(told)
-        self.verdicts.append(verdict)
-        self.write(entry)
+        verdict = decide(self._once(name, threshold.op), value, threshold.op, threshold.bound, blocking=blocking)
+        self._enter(verdict, source=source, **told)
         return verdict
+
+    def _once(self, name: str, op: str) -> str:
+        twins = self._told.count((name, op))
+        self._told.append((name, op))
+        return f"{name}#{twins + 1}" if twins else name
+
+    def _enter(self, verdict: Verdict, **told: Any) -> None:
+        entry = {**gate_entry(verdict), "nodeid": self.nodeid, "sweep": self.sweep, "arm": self.arm, **told}
+        self.verdicts.append(verdict)
+        self.write({**entry, "attempt": self.attempt})
 
     def thresholds(self, run: Run, wanted: Mapping[str, Sequence[Threshold]], *, blocking: bool) -> None:
         """Hold a run's scores against the thresholds of its evaluators (name → bounds)."""

@@ -102,6 +102,15 @@ class Plan:
         armed: Any = ArmedHarness(adapter, arm.files, self.members[cell.harness, arm.label])
         return armed  # type: ignore[no-any-return]
 
+    def harnesses_that_are(self, trait: str) -> list[str]:
+        """Labels of the harnesses whose adapters say so of themselves: ``seeded`` or ``deterministic``."""
+        firsts = {cell.harness: cell for cell in reversed(self.cells)}
+        return [label for label in firsts if getattr(self.adapter(firsts[label]), trait, False)]
+
+    def evaluator_entries(self) -> dict[str, dict[str, Any]]:
+        """The evaluators as the manifest has them."""
+        return {name: _evaluator_entry(item) for name, item in self.attached.items()}
+
     def manifest(self) -> dict[str, Any]:
         """The manifest of the sweep's folder."""
         return {
@@ -112,6 +121,7 @@ class Plan:
             "selection": self.declaration.selection,
             "model": ", ".join(sorted({cell.model for cell in self.cells if cell.model})) or None,
             "harnesses": list(dict.fromkeys(cell.harness for cell in self.cells)),
+            "deterministic": sorted(self.harnesses_that_are("deterministic")),
             "arms": list(dict.fromkeys(cell.arm for cell in self.cells)),
             "controls": {
                 arm.label: {"kind": arm.control[0], "of": arm.control[1]}
@@ -122,7 +132,7 @@ class Plan:
             "surfaces": {
                 label: [plain(asdict(surface)) for surface in surfaces] for label, surfaces in self.surfaces.items()
             },
-            "evaluators": {name: _evaluator_entry(item) for name, item in self.attached.items()},
+            "evaluators": self.evaluator_entries(),
             "sandbox": {"requested": self.setting.sandbox, "used": self.setting.sandbox, "enforcement": None},
             "condition": self.condition,
             "condition_sha256": conditions.digest(self.condition),

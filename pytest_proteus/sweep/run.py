@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec
-from pytest_proteus.core.ledger import CellRecord, ledger
+from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
 from pytest_proteus.core.records import read_records, read_trace
-from pytest_proteus.sweep.declare import nearest
+from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
+from pytest_proteus.sweep.declare import AXES, nearest
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -38,6 +39,7 @@ class Run:
         counters: the adapter's counters, summed over episodes.
         evaluators: names of the attached evaluators.
         usage: metered tokens; None where nothing was metered.
+        seconds: wall time of all attempts; None where nobody took it.
     """
 
     harness: str
@@ -55,6 +57,7 @@ class Run:
     counters: Mapping[str, Any]
     evaluators: tuple[str, ...]
     usage: None = None
+    seconds: float | None = None
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -134,24 +137,50 @@ def _score(record: Mapping[str, Any], name: str) -> float | None:
 
 def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord) -> Run:
     """A ``Run`` from how its cell stands."""
+    labels = {axis: getattr(cell, axis) for axis in AXES}
+    return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, plan.attached)
+
+
+def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
+    """The runs that a sweep folder's manifest plans, as they stand on disk.
+
+    Raises:
+        RecordError: a cell's file cannot be read.
+    """
+    return [
+        _run(
+            {axis: cell.get(axis) for axis in (*AXES, "axes")},
+            out,
+            replace(record, state=ended_as(record)) if record else CellRecord(cell["id"], "not_run"),
+            manifest["episodes"],
+            manifest["evaluators"],
+        )
+        for cell in manifest["runs"]
+        for record in [read_cell(out, cell["id"])]
+    ]
+
+
+def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int, evaluators: Iterable[str]) -> Run:
     error = record.error or {}
     message = str(error.get("message") or "")
     return Run(
-        harness=cell.harness,
-        arm=cell.arm,
-        seed=cell.seed,
-        model=cell.model,
-        task=cell.task,
-        axes=dict(cell.axes),
+        **labels,
         run_id=record.run_id,
         root=out / "runs" / record.run_id,
-        episodes=plan.episodes,
-        episodes_complete=min(record.episodes_complete, plan.episodes),
+        episodes=episodes,
+        episodes_complete=min(record.episodes_complete, episodes),
         state=record.state,
         error=f"{error['type']}: {message}" if error.get("type") else message,
         counters=record.counters,
-        evaluators=tuple(plan.attached),
+        evaluators=tuple(evaluators),
+        seconds=record.seconds,
     )
+
+
+def stratum_of(run: Any) -> str:
+    """What of harness, model, task and further axes a run has, ``/`` between them; statistics never pool strata."""
+    further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
+    return "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
 
 
 class Sweep:
@@ -190,9 +219,7 @@ class Sweep:
         """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool them."""
         grouped: dict[str, list[Run]] = {}
         for run in self.runs:
-            further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
-            stratum = "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
-            grouped.setdefault(stratum, []).append(run)
+            grouped.setdefault(stratum_of(run), []).append(run)
         return grouped
 
     def surfaces_of(self, harness: str) -> list[Surface]:
@@ -201,8 +228,22 @@ class Sweep:
 
     def shares_seeds(self, harness: str) -> bool:
         """Whether a seed means the same start of this harness in every arm."""
-        cell = next(cell for cell in self._plan.cells if cell.harness == harness)
-        return bool(getattr(self._plan.adapter(cell), "seeded", False))
+        return harness in self._plan.harnesses_that_are("seeded")
+
+    def is_deterministic(self, harness: str) -> bool:
+        """Whether the same seed always gives the same run of this harness."""
+        return harness in self._plan.harnesses_that_are("deterministic")
+
+    def metric(self, name: str) -> Metric:
+        """The metric of that name; see ``measure.metrics``.
+
+        Raises:
+            LookupError: there is none.
+        """
+        found = metric_of(name, self._plan.evaluator_entries())
+        if found is None:
+            raise LookupError(f"no metric is called {name!r}; {nearest(name, [*self._plan.attached, *RUN_NUMBERS])}")
+        return found
 
     def evaluator(self, name: str) -> EvaluatorSpec:
         """What an attached evaluator declares.

@@ -1,0 +1,127 @@
+"""A metric of one arm beside another arm, or beside the same arm of an earlier sweep: from runs to a verdict.
+
+Runs of one seed are pairs. Which test is made of the pairs is ``measure.gate``'s business; here the values are looked
+up and named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.measure.gate import Comparison, compare
+from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe
+
+__all__ = ["Contrast", "contrast", "read_margin"]
+
+
+class SeededRun(MeasuredRun, Protocol):
+    """A run that can have a pair."""
+
+    @property
+    def seed(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Contrast(Comparison):
+    """A ``Comparison`` that knows what was compared.
+
+    Args:
+        metric: name of the metric.
+        arm: the arm that is judged.
+        against: the arm, or the baseline, that it is held against.
+        missing: why values are missing, each reason once.
+    """
+
+    metric: str
+    arm: str
+    against: str
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return super().__str__() + (f". Missing: {'; '.join(self.missing)}" if self.missing else "")
+
+
+def read_margin(margin: float | str, where: str, *, zero: bool = False) -> tuple[float, bool]:
+    """A margin and whether it is a share of the baseline: ``2`` → (2.0, False), ``"20%"`` → (0.2, True).
+
+    Args:
+        margin: what was written.
+        where: what it was written for.
+        zero: whether 0 is a margin, as it is for a gain that is asked for.
+
+    Raises:
+        ConfigurationError: neither a number above 0 nor a percentage above 0.
+    """
+    text = str(margin).strip()
+    if not isinstance(margin, bool) and re.fullmatch(r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?%?", text, re.IGNORECASE):
+        value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+        if 0 < value < math.inf or (zero and value == 0):
+            return value, text.endswith("%")
+    raise ConfigurationError(f"{where}: the margin {margin!r} must be above 0, such as 2 or '20%'")
+
+
+def contrast(
+    candidate: Sequence[SeededRun],
+    baseline: Sequence[SeededRun],
+    metric: Metric,
+    *,
+    arm: str,
+    against: str,
+    episode: int,
+    margin: float,
+    relative: bool,
+    kind: str = "noninferior",
+    scale: str = "difference",
+    deterministic: bool = False,
+    alpha: float = 0.05,
+) -> Contrast:
+    """Compare a metric of two groups of runs at one episode; runs of one seed are pairs.
+
+    Args:
+        candidate, baseline: runs of one stratum, one a seed.
+        metric: what is compared.
+        arm, against: names of the two.
+        episode: one-based; see ``metrics.observe``.
+        margin, relative, kind, scale: see ``gate.compare``.
+        deterministic: whether the same seed always gives the same run; values are then compared as they are.
+        alpha: level of a pass and of a fail, each.
+
+    Raises:
+        ConfigurationError: what ``gate.compare`` raises, or a direction that the metric does not have.
+    """
+    if metric.direction == "neutral" and kind != "equivalent":
+        told = "declare direction='lower' or direction='higher' on its evaluator marker" if metric.evaluator else (
+            "write an evaluator that reports it and declares its direction"
+        )  # fmt: skip
+        raise ConfigurationError(
+            f"{metric.name} has no direction, so nothing says which change is for the worse; {told}, or compare with "
+            f"kind='equivalent'"
+        )
+    values: list[dict[Hashable, float | None]] = []
+    missing: dict[str, None] = {}
+    for runs in (baseline, candidate):
+        found: dict[Hashable, float | None] = {}
+        for run in runs:
+            found[run.seed], reason = observe(run, metric, episode)
+            if reason:
+                missing[reason] = None
+        values.append(found)
+    made = compare(
+        values[0],
+        values[1],
+        direction=metric.direction,
+        margin=margin,
+        kind=kind,
+        relative=relative and scale != "log",
+        scale=scale,
+        assume="deterministic" if deterministic else "symmetric",
+        bounds=metric.bounds,
+        alpha=alpha,
+    )
+    kept: dict[str, Any] = {item.name: getattr(made, item.name) for item in fields(Comparison)}
+    return Contrast(**kept, metric=metric.name, arm=arm, against=against, missing=tuple(missing))

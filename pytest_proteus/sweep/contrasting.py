@@ -1,0 +1,76 @@
+"""The ``contrast`` fixture: two arms of a sweep side by side, each stratum apart. The arithmetic is ``measure``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.measure.contrasts import Contrast, contrast, read_margin
+from pytest_proteus.sweep.declare import nearest
+from pytest_proteus.sweep.run import Run, Sweep
+
+
+def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., Any]:
+    """What the fixture gives.
+
+    Args:
+        sweep: the whole sweep.
+        statistic: computes a statistic of each stratum and writes it down, as ``SweepSession.statistic`` does.
+    """
+
+    def between(
+        metric: str,
+        *,
+        arm: str,
+        against: str,
+        margin: float | str,
+        kind: str = "noninferior",
+        scale: str = "difference",
+    ) -> Any:
+        """How much worse or better an arm is than another: runs of one seed are pairs.
+
+        Args:
+            metric: an evaluator (its score at the last planned episode), or ``episodes_complete``, ``seconds``,
+                ``counters.<name>``, ``usage.<name>``.
+            arm: the arm that is judged.
+            against: the arm that it is held against.
+            margin: what counts as no worse, above 0: in units of the metric, or a share of the other arm such as "20%".
+            kind: ``noninferior``, ``superior`` (better by the margin, which may be 0) or ``equivalent``.
+            scale: ``difference``, or ``log`` for the ratio of geometric means of values above 0.
+
+        Returns:
+            A ``Contrast``, which a gate takes without a bound; with several strata one for each, by stratum.
+
+        Raises:
+            LookupError: no such metric or arm.
+            ConfigurationError: a margin that is none, or a metric without direction.
+        """
+        known = sweep.metric(metric)
+        arms = list(sweep.by_arm())
+        for label in (arm, against):
+            if label not in arms:
+                raise LookupError(f"contrast of {metric!r}: no arm is called {label!r}; {nearest(label, arms)}")
+        if arm == against:
+            raise ConfigurationError(f"contrast of {metric!r}: arm and against are both {arm!r}; name two arms")
+        share, relative = read_margin(margin, f"contrast of {metric!r}", zero=kind == "superior")
+
+        def of(runs: Sequence[Run]) -> Contrast:
+            return contrast(
+                [run for run in runs if run.arm == arm],
+                [run for run in runs if run.arm == against],
+                known,
+                arm=arm,
+                against=against,
+                episode=sweep.episodes,
+                margin=share,
+                relative=relative,
+                kind=kind,
+                scale=scale,
+                deterministic=sweep.is_deterministic(runs[0].harness),
+            )
+
+        name = f"contrast {metric}: {arm} against {against}, {kind}, margin {margin}, {scale}"
+        return statistic(sweep, name, of, direction=known.direction, scale=f"{scale} of {metric}")
+
+    return between
