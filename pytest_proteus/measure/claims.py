@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_proteus.core.errors import ConfigurationError
@@ -120,6 +121,16 @@ class Question:
     def slack(self, claim: Claim, baseline: float, candidate: float) -> float:
         """How far a pair of (scaled) values is on the claim's side of the margin."""
         return self.of_candidate(claim, candidate) + self.of_baseline(claim, baseline)
+
+    def filled(self, claim: Claim, baseline: float | None, candidate: float | None, best: bool) -> tuple[float, float]:
+        """What two (scaled) values add to the claim's sum, one that is missing at its worst or at its best."""
+        choose = max if best else min
+
+        def part(of: Callable[[Claim, float], float], value: float | None) -> float:
+            ends = self.range or (0.0, 0.0)
+            return of(claim, value) if value is not None else choose(of(claim, end) for end in ends)
+
+        return part(self.of_baseline, baseline), part(self.of_candidate, candidate)
 
     def slack_range(self, claim: Claim) -> tuple[float, float]:
         """The smallest and the largest slack within the declared bounds."""

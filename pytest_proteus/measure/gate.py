@@ -16,16 +16,23 @@ from typing import Any
 
 from pytest_proteus.measure import betting
 from pytest_proteus.measure.claims import Claim, Question
+from pytest_proteus.measure.power import POWER, detectable, pairs_needed
 from pytest_proteus.measure.samples import ROUNDING, Given, Pair, Paired, Unpaired
 from pytest_proteus.measure.summary import Bounds, Interval
 from pytest_proteus.measure.unavailable import REASONS, Result, Unavailable
 
-__all__ = ["MISSING", "POWER", "Comparison", "Pair", "compare"]
+__all__ = ["ASSUMED", "MISSING", "Comparison", "Pair", "compare", "decide"]
 
 #: The largest share of missing pairs with which a verdict is given.
 MISSING = 0.2
-#: The power that ``mde`` and ``n_needed`` are meant for.
-POWER = 0.8
+#: Method → what has to hold for its error rates to do so.
+ASSUMED = {
+    "sign-flip": "differences of pairs are symmetric about their mean",
+    "t": "differences of pairs are normally distributed",
+    "welch": "runs are not paired; the mean of either side is normally distributed",
+    "betting": "values lie within {}, and nothing else",
+    "deterministic": "the same run always gives the same value",
+}
 
 
 @dataclass(frozen=True)
@@ -172,10 +179,11 @@ def compare(
         ConfigurationError: arguments that contradict each other, or values outside of ``bounds``.
     """
     question = Question(direction, kind, float(margin), relative, scale, assume, bounds, alpha)
-    return _compared(Given.of(question, baseline, candidate, clusters or {}))
+    return decide(Given.of(question, baseline, candidate, clusters or {}))
 
 
-def _compared(given: Given) -> Comparison:
+def decide(given: Given) -> Comparison:
+    """The comparison of values that are put together already."""
     if given.unusable is not None:
         return _made(given, "unavailable", 0, given.unusable, given.unusable)
     sample = Paired(given) if given.paired else Unpaired(given)
@@ -280,7 +288,7 @@ class _Answer:
             n_needed=1,
             rare_event_bound=none,
             method="deterministic",
-            assumption=_ASSUMED["deterministic"],
+            assumption=ASSUMED["deterministic"],
         )
         return self._decided("pass" if kept else "fail", "deterministic")
 
@@ -352,16 +360,14 @@ class _Answer:
         sample, ask = self._sample, self._question
         if method == "betting":
             return self._powers_of_betting()
-        normal = statistics.NormalDist()
-        both = len(ask.claims) == 2
-        reach = normal.inv_cdf(1 - ask.alpha) + normal.inv_cdf((1 + POWER) / 2 if both else POWER)
-        spread = sample.stderr() * math.sqrt(sample.n)
-        away = abs(self._distance())
-        fewest = 2 if method != "sign-flip" else math.ceil(-math.log2(ask.alpha))
+        stderr, sides = sample.stderr(), len(ask.claims)
+        away = self._distance()
+        fewest = math.ceil(-math.log2(ask.alpha)) if method == "sign-flip" else 2
         never = Unavailable("straddles", "the effect is the margin itself, which no number of runs tells from it")
+        spread = stderr * math.sqrt(sample.n)
         return {
-            "mde": abs(self._back(reach * sample.stderr())),
-            "n_needed": max(fewest, math.ceil((reach * spread / away) ** 2)) if away > 0 else never,
+            "mde": abs(self._back(detectable(stderr, 1, alpha=ask.alpha, claims=sides))),
+            "n_needed": max(fewest, pairs_needed(spread, away, alpha=ask.alpha, claims=sides)) if away else never,
         }
 
     def _distance(self) -> float:
@@ -392,18 +398,11 @@ class _Answer:
 
     def _assumption(self, method: str) -> str:
         if method != "betting":
-            return _ASSUMED[method]
+            return ASSUMED[method]
         because = "" if self._question.assume == "bounded" else ", because more than half of the differences are equal"
-        return _ASSUMED[method].format(self._question.bounds) + because
+        return ASSUMED[method].format(self._question.bounds) + because
 
 
-_ASSUMED = {
-    "sign-flip": "differences of pairs are symmetric about their mean",
-    "t": "differences of pairs are normally distributed",
-    "welch": "runs are not paired; the mean of either side is normally distributed",
-    "betting": "values lie within {}, and nothing else",
-    "deterministic": "the same run always gives the same value",
-}
 _COMPUTED = (
     "baseline_mean", "candidate_mean", "effect", "effect_percent", "d_z", "p_better", "interval", "interval_percent",
     "p_pass", "p_fail", "p_adjusted", "p_min", "mde", "n_needed", "rare_event_bound",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytest_proteus.measure.claims import Claim, Question
 from pytest_proteus.measure.summary import Interval, betting_interval, number, refuse_outside, student_interval
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
-__all__ = ["ROUNDING", "Given", "Pair", "Paired", "Unpaired"]
+__all__ = ["ROUNDING", "Given", "Pair", "Paired", "Row", "Unpaired", "most_equal"]
 
 #: Values that differ by less than this share of the largest one are equal but for rounding.
 ROUNDING = 1e-12
@@ -43,7 +43,7 @@ class Pair(Result):
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """A key's values on the scale of the question, None where there is none; and which sides have such a run."""
 
     cluster: Hashable
@@ -66,7 +66,7 @@ class Given:
     """All values of a comparison, and what is the same for every method."""
 
     question: Question
-    rows: list[_Row]
+    rows: list[Row]
     pairs: tuple[Pair, ...]
     paired: bool
     n_unpaired: int
@@ -92,7 +92,7 @@ class Given:
                 pairs.append(Pair(key, b, c))
                 continue
             x, y = (None if value is None else question.scaled(value) for value in (b, c))
-            rows.append(_Row(clusters.get(key, (_Row, key)), x, y, key in left, key in right))
+            rows.append(Row(clusters.get(key, (Row, key)), x, y, key in left, key in right))
             pairs.append(_pair(question, key, (b, c), (x, y)))
         known = [abs(value) for row in rows for value in (row.baseline, row.candidate) if value is not None]
         magnitude = max([question.margin, *known])
@@ -152,17 +152,6 @@ def _means(values: Iterable[tuple[Hashable, float]]) -> list[float]:
     return [one[0] if len(one) == 1 else statistics.fmean(one) for one in clusters.values()]
 
 
-def _filled(question: Question, claim: Claim, row: _Row, best: bool) -> tuple[float, float]:
-    """A row's parts of the claim's sum (baseline's, candidate's), what is missing at its worst or its best."""
-    ends = question.range or (0.0, 0.0)
-    choose = max if best else min
-
-    def part(value: float | None, of: Callable[[Claim, float], float]) -> float:
-        return of(claim, value) if value is not None else choose(of(claim, end) for end in ends)
-
-    return part(row.baseline, question.of_baseline), part(row.candidate, question.of_candidate)
-
-
 # -- two ways to compare -----------------------------------------------------------------------------------------------
 
 
@@ -184,7 +173,7 @@ class Paired:
 
     def one_value_prevails(self) -> bool:
         """Whether more than half of the differences are equal: those then say nothing of how the others vary."""
-        return self.n > 1 and _most_equal(self.differences, self._given.magnitude) > self.n / 2
+        return self.n > 1 and most_equal(self.differences, self._given.magnitude) > self.n / 2
 
     def slacks(self, claim: Claim) -> list[float]:
         pairs = zip(self.baseline, self.candidate, strict=True)
@@ -192,7 +181,9 @@ class Paired:
 
     def filled(self, claim: Claim, best: bool) -> list[float]:
         rows = self._given.rows
-        return _means((row.cluster, math.fsum(_filled(self._question, claim, row, best))) for row in rows)
+        return _means(
+            (row.cluster, math.fsum(self._question.filled(claim, row.baseline, row.candidate, best))) for row in rows
+        )
 
     def p(self, method: str, claim: Claim, refuted: bool, values: Sequence[float]) -> float:
         """p of the claim, or of its opposite when ``refuted``."""
@@ -276,7 +267,7 @@ class Unpaired:
 
     def one_value_prevails(self) -> bool:
         sides = (self.baseline, self.candidate)
-        return any(_most_equal(side, self._given.magnitude) > len(side) / 2 for side in sides)
+        return any(most_equal(side, self._given.magnitude) > len(side) / 2 for side in sides)
 
     def p(self, claim: Claim, refuted: bool, parts: tuple[Sequence[float], Sequence[float]]) -> float:
         sign = -1 if refuted else 1
@@ -291,7 +282,9 @@ class Unpaired:
         return [ask.of_baseline(claim, b) for b in self.baseline], [ask.of_candidate(claim, c) for c in self.candidate]
 
     def p_filled(self, method: str, claim: Claim, refuted: bool) -> float:
-        filled = [(row, *_filled(self._question, claim, row, best=refuted)) for row in self._given.rows]
+        filled = [
+            (row, *self._question.filled(claim, row.baseline, row.candidate, refuted)) for row in self._given.rows
+        ]
         baseline = _means((row.cluster, b) for row, b, _ in filled if row.in_baseline)
         candidate = _means((row.cluster, c) for row, _, c in filled if row.in_candidate)
         return self.p(claim, refuted, (baseline, candidate))
@@ -319,7 +312,7 @@ class Unpaired:
         return _welch(*self._parts(self._question.claims[0]))[0]
 
 
-def _most_equal(values: Sequence[float], magnitude: float) -> int:
+def most_equal(values: Sequence[float], magnitude: float) -> int:
     """How often the most frequent value occurs, equal but for rounding."""
     most = run = 0
     last = -math.inf

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pytest_proteus.measure.summary import Interval
 from pytest_proteus.measure.unavailable import Unavailable
 
-__all__ = ["ENUMERATED", "RESAMPLES", "interval", "p_greater", "p_min", "whole"]
+__all__ = ["ENUMERATED", "RESAMPLES", "interval", "p_greater", "p_min", "ratio_interval", "subsets", "whole"]
 
 Floats = NDArray[np.float64]
 
@@ -95,9 +95,8 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float], level: float
     if exact:
         up, down = _subset_sums(above)[1:], _subset_sums(below)[1:]
     else:
-        subsets = list(_drawn_subsets(n))
-        up = np.concatenate([chosen @ above for chosen in subsets])
-        down = np.concatenate([chosen @ below for chosen in subsets])
+        up = np.concatenate([chosen @ above for chosen in _drawn_subsets(n)])
+        down = np.concatenate([chosen @ below for chosen in _drawn_subsets(n)])
     known = down > 0
     ratios = np.divide(up, down, out=np.full(len(up), -np.inf), where=known)
     low = float(np.partition(ratios, rank - 1)[rank - 1])
@@ -113,6 +112,16 @@ def _subset_sums(values: Floats) -> Floats:
     for value in values:
         sums = np.concatenate([sums, sums + value])
     return sums
+
+
+def subsets(n: int) -> Iterator[Floats]:
+    """The subsets of n values, as batches of rows of 0 and 1: all of them, or the drawn ones."""
+    if n > ENUMERATED:
+        yield from _drawn_subsets(n)
+        return
+    for start in range(0, 2**n, _BATCH):
+        numbers = np.arange(start, min(start + _BATCH, 2**n))
+        yield (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
 
 
 def _drawn_subsets(n: int) -> Iterator[Floats]:

@@ -38,6 +38,7 @@ REASONS: dict[str, str] = {
     "baseline_fingerprint_mismatch": "the baseline was made under another condition",
     "welch_needs_dispersion": "an arm of one run, or of runs that do not differ, has no dispersion to weigh it by",
     "straddles": "the interval lies on both sides of the margin",
+    "more_runs_to_come": "nothing is settled yet, and more runs are planned",
     "not_paired": "no run of one side has its pair on the other",
     "no_ratio_interval": "this method has no interval of a ratio",
     "not_positive": "a value of zero or less has no logarithm and no percentage",
