@@ -20,11 +20,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_proteus.core.budget import TurnBudget
-from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.errors import ConfigurationError, ProteusError
 
 VERDICT_CODES = {"pass": 0, "fail": 1, "undecided": 3, "incomplete": 4}
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except (ConfigurationError, OSError) as error:
+    except (ProteusError, OSError) as error:
         print(f"proteus {options.name}: {_one_line(error)}", file=sys.stderr)
         return 2
 
@@ -333,7 +334,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _verdict(options: argparse.Namespace) -> int:
-    from pytest_proteus.report.terminal import printable
+    from pytest_proteus.report.tables import printable
 
     report = _load(options.file)
     if options.json:
@@ -358,6 +359,16 @@ def _report(options: argparse.Namespace) -> int:
 
         print("\n".join(summary_lines(report, shutil.get_terminal_size().columns)))
     return 0
+
+
+# --- readers of sweeps ------------------------------------------------------------------------------------------------
+
+
+def _reader(name: str, options: argparse.Namespace) -> int:
+    from pytest_proteus import readers
+
+    code: int = getattr(readers, name)(options)
+    return code
 
 
 # --- runs and agents --------------------------------------------------------------------------------------------------
@@ -442,6 +453,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("file", type=Path, metavar="FILE", help="a file of --json-report, or a sweep's folder")
     report.add_argument("--format", choices=["text", "md"], default="text", help="text (default) or Markdown")
+    _add_readers(commands)
     export = _command(
         commands,
         "export",
@@ -469,6 +481,39 @@ def _command(
     parser.set_defaults(command=command, name=parser.prog.partition(" ")[2])
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     return parser
+
+
+def _add_readers(commands: Any) -> None:
+    measure = _command(
+        commands,
+        "measure",
+        partial(_reader, "measure"),
+        "measure a finished sweep: units built, path lengths, and whether arms differ",
+        "proteus measure .proteus/navigation/0001 --travel",
+    )
+    measure.add_argument("--travel", action="store_true", help="path length over all episodes, too")
+    reliability = _command(
+        commands,
+        "reliability",
+        partial(_reader, "reliability"),
+        "say whether each arm of a finished sweep reproduces itself",
+        "proteus reliability .proteus/navigation/0001 --level order",
+    )
+    reliability.add_argument(
+        "--level",
+        choices=["freq", "order", "procedure"],
+        default="freq",
+        help="compare how often tools are called (default), which follows which, or whole procedures",
+    )
+    audit = _command(
+        commands,
+        "audit",
+        partial(_reader, "audit"),
+        "quote what the runs of a finished sweep wrote and said that points outside or speaks of being tested",
+        "proteus audit .proteus/navigation/0001",
+    )
+    for parser in (measure, reliability, audit):
+        parser.add_argument("dir", type=Path, metavar="DIR", help="folder of a finished sweep")
 
 
 def _add_agents(commands: Any) -> None:

@@ -184,6 +184,7 @@ def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
 
     ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones).
     """
+    from pytest_proteus.measure.statistic import Statistic
     from pytest_proteus.measure.sweeps import score_estimate
 
     session = sweep_session(request.config)
@@ -191,14 +192,21 @@ def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
     def score(metric: str, arm: str | None = None, episode: int | str = "last") -> Any:
         spec = sweep.evaluator(metric)
 
-        def of(runs: Sequence[Run]) -> Any:
+        def of(runs: Sequence[Run], _: Any) -> Any:
             chosen = [run for run in runs if arm in (None, run.arm)]
             return score_estimate(chosen, metric, episode=episode, direction=spec.direction, bounds=spec.bounds)
 
         where = f"{metric}[{arm}]" if arm else metric
-        return session.statistic(sweep, f"scores {where} at {episode}", of, direction=spec.direction, scale="score")
+        told = "mean score over runs at one episode; a run that did not get there is missing"
+        return session.statistic(sweep, Statistic(f"scores {where} at {episode}", of, spec.direction, "score", told))
 
     return score
+
+
+def _statistic(request: pytest.FixtureRequest, sweep: Sweep, name: str) -> Any:
+    from pytest_proteus.measure.statistic import STATISTICS
+
+    return sweep_session(request.config).statistic(sweep, STATISTICS[name])
 
 
 @pytest.fixture(scope="session")
@@ -212,46 +220,34 @@ def contrast(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]
 @pytest.fixture(scope="session")
 def structure(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Arm → surface → Estimate of the units that were built by the last planned episode."""
-    from pytest_proteus.measure import sweeps
-
-    def of(runs: Sequence[Run]) -> Any:
-        return sweeps.structure(runs, sweep.surfaces_of(runs[0].harness))
-
-    return sweep_session(request.config).statistic(sweep, "structure", of, direction="neutral", scale="units")
+    return _statistic(request, sweep, "structure")
 
 
 @pytest.fixture(scope="session")
 def travel(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Arm → surface → Estimate of the path length over all episodes."""
-    from pytest_proteus.measure import sweeps
-
-    def of(runs: Sequence[Run]) -> Any:
-        return sweeps.travel(runs, sweep.surfaces_of(runs[0].harness))
-
-    return sweep_session(request.config).statistic(sweep, "travel", of, direction="neutral", scale="units changed")
+    return _statistic(request, sweep, "travel")
 
 
 @pytest.fixture(scope="session")
 def reliability(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Arm → whether its runs reproduce each other: ``ratio`` below 0.5 is reliable."""
-    from pytest_proteus.measure.sweeps import arm_reliability
-
-    return sweep_session(request.config).statistic(
-        sweep, "reliability", arm_reliability, direction="lower", scale="distance within / distance of random draws"
-    )
+    return _statistic(request, sweep, "reliability")
 
 
 @pytest.fixture(scope="session")
 def separation(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Whether arms differ more than runs of one arm do: ``R``, ``index``, ``within``, ``between``, ``p``, ``p_min``."""
-    from pytest_proteus.measure.sweeps import arm_separation
+    return _statistic(request, sweep, "separation")
 
-    def of(runs: Sequence[Run]) -> Any:
-        return arm_separation(runs, shared_seeds=sweep.shares_seeds(runs[0].harness))
 
-    return sweep_session(request.config).statistic(
-        sweep, "separation", of, direction="neutral", scale="R: distance between arms / within arms"
-    )
+@pytest.fixture(scope="session")
+def audit(request: pytest.FixtureRequest, sweep: Sweep) -> Mapping[str, Any]:
+    """Run id → the escape and awareness evidence in all that the run left, each piece quoted with its place."""
+    from pytest_proteus.measure.statistic import STATISTICS
+
+    found = sweep_session(request.config).by_stratum(sweep, STATISTICS["audit"])
+    return {run_id: value for audits in found.values() for run_id, value in audits.items()}
 
 
 # --- collection -------------------------------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ def test_a_report_as_json(report, file_of, capsys):
         ["report", "no-such-file"],
         ["export", "no-such-run", "dest"],
         ["agents", "install", "no-such-agent"],
+        ["measure", "no-such-sweep"],
         ["run", "--out", "x", "--phase-turns", "act=3", "--max-turns", "4"],
         ["verdict", "x", "--", "-q"],
     ],
@@ -135,7 +136,8 @@ def test_words_that_cannot_be_parsed_are_one_line_and_exit_2(words, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["run"], ["verdict"], ["report"], ["export"], ["agents", "install"], ["agents", "list"]]
+    "words",
+    [["run"], ["verdict"], ["report"], ["export"], ["measure"], ["reliability"], ["audit"], ["agents", "install"]],
 )
 def test_the_help_of_each_command_has_an_example_of_it(words, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -229,7 +229,14 @@ class Audit:
         data: dict[str, Any] = plain(self)
         for entry, finding in zip(data["findings"], self.findings, strict=True):
             entry["place"] = finding.place
-        return {**data, "escaped": self.escaped, "aware": self.aware, "no_evidence_found": self.no_evidence_found}
+        counts = {kind: sum(finding.kind == kind for finding in self.findings) for kind in ("escape", "awareness")}
+        return {
+            **data,
+            **counts,
+            "escaped": self.escaped,
+            "aware": self.aware,
+            "no_evidence_found": self.no_evidence_found,
+        }
 
 
 # -- quoting -----------------------------------------------------------------------------------------------------------
@@ -604,6 +611,8 @@ def audit_run(
     *,
     patterns: Sequence[str] = AWARENESS_PATTERNS,
     capabilities: Mapping[str, str] = ESCAPE_CAPABILITIES,
+    records: Sequence[Mapping[str, Any]] | None = None,
+    traces: Mapping[int, Sequence[ActionEvent]] | None = None,
 ) -> Audit:
     """Evidence in everything that a run left: each episode's files, rejected candidates included, and all its traces.
 
@@ -614,6 +623,8 @@ def audit_run(
         baseline: the harness as it was seeded; the snapshot of episode 0 when left out.
         patterns: regular expressions of awareness; add to ``AWARENESS_PATTERNS`` to extend them.
         capabilities: dotted Python name → what it can do; add to ``ESCAPE_CAPABILITIES`` to extend them.
+        records: the run's records, where they lie elsewhere than ours do.
+        traces: episode → actions, where they do.
 
     Raises:
         SnapshotError: the run's repository is damaged.
@@ -624,7 +635,7 @@ def audit_run(
     seeded = _on_disk(Path(baseline))[0] if baseline is not None else None
     if seeded is not None:
         looker.pass_over(seeded)
-    records = read_records(root)
+    records = read_records(root) if records is None else records
     episodes, last = _look_at_history(looker, root, records, seeded)
     work_tree = root / "harness"
     if work_tree.is_dir():
@@ -633,7 +644,8 @@ def audit_run(
         looker.unread += unread
     looker.trace(trace, None)
     actions = len(trace)
-    for episode, stored in _stored_traces(root, {int(record["episode"]) for record in records}):
+    stored_traces = _stored_traces(root, {int(record["episode"]) for record in records})
+    for episode, stored in stored_traces if traces is None else traces.items():
         looker.trace(stored, episode)
         actions += len(stored)
         episodes.add(episode)

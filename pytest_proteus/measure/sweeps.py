@@ -6,15 +6,19 @@ nothing of fixtures and reports: it takes whatever has the attributes of ``Finis
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.records import ACTIONS, private_record_dir
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.core.units import SurfaceDelta
+from pytest_proteus.measure.audit import Audit, audit_run
 from pytest_proteus.measure.distance import path_length_of_run
+from pytest_proteus.measure.strata import by_arm
 from pytest_proteus.measure.stream import BetweenWithin, Reliability, reliability, separation, tool_stream
 from pytest_proteus.measure.summary import Bounds, Estimate, Observation, estimate
 from pytest_proteus.measure.unavailable import Unavailable
@@ -39,16 +43,10 @@ class FinishedRun(Protocol):
     def episodes(self) -> int: ...
     @property
     def episodes_complete(self) -> int: ...
+    @property
+    def records(self) -> list[dict[str, Any]]: ...
     def trace(self, episode: int) -> Sequence[ActionEvent]: ...
     def scores(self, name: str) -> list[float | None]: ...
-
-
-def by_arm(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Arm → its runs, in the order given."""
-    grouped: dict[str, list[FinishedRun]] = {}
-    for run in runs:
-        grouped.setdefault(run.arm, []).append(run)
-    return grouped
 
 
 def stream_of(run: FinishedRun) -> list[str]:
@@ -124,6 +122,38 @@ def score_estimate(
         reason = "" if value is not None else _why(run, at, "the evaluator gave no score")
         observations.append(_observation(run, value, reason))
     return _estimated(observations, direction, f"score of {metric}", bounds)
+
+
+def audits(runs: Sequence[FinishedRun], outside: Sequence[str] = ()) -> dict[str, Audit | Unavailable]:
+    """Run id → the evidence in everything that the run left, quoted; see ``measure.audit``. No score and no verdict.
+
+    Args:
+        runs: any runs; one that has no episode is unavailable.
+        outside: paths and other words that no harness has any business to name.
+    """
+    found: dict[str, Audit | Unavailable] = {}
+    for run in runs:
+        if not run.episodes_complete:
+            found[run.run_id] = Unavailable("missing_runs", _why(run, 1, ""), 0)
+            continue
+        try:
+            found[run.run_id] = _audit(run, outside)
+        except (RecordError, SnapshotError) as error:
+            found[run.run_id] = Unavailable("unreadable", str(error))
+    return found
+
+
+def _audit(run: FinishedRun, outside: Sequence[str]) -> Audit:
+    if (private_record_dir(run.root) / ACTIONS).exists():
+        return audit_run(run.root, outside=outside)
+    traces, unread = {}, []
+    for episode in range(1, run.episodes_complete + 1):
+        try:
+            traces[episode] = run.trace(episode)
+        except RecordError as error:
+            unread.append(str(error))
+    found = audit_run(run.root, outside=outside, records=run.records, traces=traces)
+    return dataclasses.replace(found, unread=(*found.unread, *unread))
 
 
 def structure(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[str, dict[str, Any]]:

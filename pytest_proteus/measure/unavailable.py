@@ -46,6 +46,7 @@ REASONS: dict[str, str] = {
     "deterministic": "the values are declared deterministic, so nothing is estimated",
     "order_not_counted": "this level does not look at the order of actions",
     "not_measured": "the measurement was not asked for",
+    "unreadable": "artifacts that it needs cannot be read",
 }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_proteus.report.outcome import gate_comparison
-from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text, printable
+from pytest_proteus.report.tables import printable
+from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text
 
 
 def markdown(report: Mapping[str, Any]) -> str:

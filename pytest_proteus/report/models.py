@@ -197,7 +197,11 @@ class ArmEntry(TypedDict):
 
 
 class StatisticEntry(TypedDict):
-    """One computed statistic; ``unavailable`` is the reason why ``value`` is null."""
+    """One computed statistic.
+
+    ``unavailable`` says why ``value`` is null (``status``, ``reason``, ``detail``, ``n``), or why parts of it are:
+    ``{"status": "partly", "parts": {place: why}}``. ``observations``: the runs behind it, where the value tells none.
+    """
 
     name: str
     stratum: Any

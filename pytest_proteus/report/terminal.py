@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_proteus.report.counts import GRADED, runs_by_arm
+from pytest_proteus.report.statistics import statistic_lines
+from pytest_proteus.report.tables import blocks, number, wrapped
 
-_GAP = "  "
+#: Pieces of evidence that a session shows of one run; ``proteus audit`` shows more of them.
+EVIDENCE = 3
 
 
 def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
@@ -19,17 +21,17 @@ def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
     lines: list[str] = []
     for sweep in report["sweeps"]:
         lines += [*sweep_lines(sweep, report["gates"], width), ""]
-    lines += _wrapped(gate_counts(report["gates"]), width, "")
-    lines += _wrapped(f"outcome: {report['outcome']}", width, "")
+    lines += wrapped(gate_counts(report["gates"]), width, "")
+    lines += wrapped(f"outcome: {report['outcome']}", width, "")
     for reason in report["outcome_reasons"]:
-        lines += _wrapped(f"- {reason}", width, "  ")
+        lines += wrapped(f"- {reason}", width, "  ")
     return lines
 
 
 def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], width: int = 80) -> list[str]:
-    """One sweep: its name and cells, a row an arm, and below it the counters of each arm."""
+    """One sweep: its name and cells, a row an arm, and below it the counters of each arm and the statistics."""
     own = [gate for gate in gates if gate["sweep"] == sweep["name"]]
-    lines = _wrapped(f"{sweep['name']}: {ledger_text(sweep['ledger'])}", width, "  ")
+    lines = wrapped(f"{sweep['name']}: {ledger_text(sweep['ledger'])}", width, "  ")
     lines += blocks(*arm_table(sweep, own), width)
     counters = {
         key: sum_counters([run["counters"] for run in runs]) for key, runs in runs_by_arm(sweep["runs"]).items()
@@ -38,7 +40,7 @@ def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], wi
     if names:
         rows = [[key, *(number(found.get(name)) for name in names)] for key, found in counters.items()]
         lines += blocks(["counters", *names], rows, width)
-    return lines
+    return lines + statistic_lines(sweep["statistics"], sweep["runs"], width, evidence=EVIDENCE)
 
 
 def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -97,43 +99,6 @@ def metric_text(metric: Mapping[str, Any]) -> str:
     return f"{number(metric['mean'])} (n={metric['n']})"
 
 
-def number(value: Any) -> str:
-    """A number for people, ``-`` for one that is missing."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of equal length as lines: the first column to the left, the others to the right."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        _GAP.join(
-            cell.ljust(widths[column]) if column == 0 else cell.rjust(widths[column]) for column, cell in enumerate(row)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """A table as lines no longer than ``width``: columns that do not fit follow below, beside the first one again."""
-    table = [header, *rows]
-    widths = [max(len(printable(row[column])) for row in table) for column in range(len(header))]
-    lines: list[str] = []
-    column = 1
-    while column < len(header):
-        end, used = column + 1, widths[0] + len(_GAP) + widths[column]
-        while end < len(header) and used + len(_GAP) + widths[end] <= width:
-            used += len(_GAP) + widths[end]
-            end += 1
-        lines += align([[row[0], *row[column:end]] for row in table])
-        column = end
-    return lines
-
-
 def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The numbers in nested counters, summed by dotted name."""
     total: dict[str, float] = {}
@@ -151,14 +116,3 @@ def _numbers(counters: Mapping[str, Any], prefix: str) -> list[tuple[str, float]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             found.append((f"{prefix}{name}", value))
     return found
-
-
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        printable(text), max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def printable(text: str) -> str:
-    """Text that moves no cursor: an agent may have had a say in it, and control characters are orders to a terminal."""
-    return "".join(char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text)

@@ -46,6 +46,8 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
             LookupError: no such metric or arm.
             ConfigurationError: a margin that is none, or a metric without direction.
         """
+        from pytest_proteus.measure.statistic import Statistic
+
         known = sweep.metric(metric)
         arms = list(sweep.by_arm())
         for label in (arm, against):
@@ -55,7 +57,7 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
             raise ConfigurationError(f"contrast of {metric!r}: arm and against are both {arm!r}; name two arms")
         share, relative = read_margin(margin, f"contrast of {metric!r}", zero=kind == "superior")
 
-        def of(runs: Sequence[Run]) -> Contrast:
+        def of(runs: Sequence[Run], _: Any) -> Contrast:
             return contrast(
                 [run for run in runs if run.arm == arm],
                 [run for run in runs if run.arm == against],
@@ -71,6 +73,7 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
             )
 
         name = f"contrast {metric}: {arm} against {against}, {kind}, margin {margin}, {scale}"
-        return statistic(sweep, name, of, direction=known.direction, scale=f"{scale} of {metric}")
+        told = "how much worse an arm is than another, runs of one seed in pairs; a pass is no worse than the margin"
+        return statistic(sweep, Statistic(name, of, known.direction, f"{scale} of {metric}", told))
 
     return between

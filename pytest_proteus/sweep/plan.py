@@ -132,6 +132,7 @@ class Plan:
             "surfaces": {
                 label: [plain(asdict(surface)) for surface in surfaces] for label, surfaces in self.surfaces.items()
             },
+            "seeded": self.harnesses_that_are("seeded"),
             "evaluators": self.evaluator_entries(),
             "sandbox": {"requested": self.setting.sandbox, "used": self.setting.sandbox, "enforcement": None},
             "condition": self.condition,

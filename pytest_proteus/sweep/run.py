@@ -17,6 +17,7 @@ from pytest_proteus.core.goal import EvaluatorSpec
 from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
 from pytest_proteus.core.records import read_records, read_trace
 from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
+from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.sweep.declare import AXES, nearest
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -177,12 +178,6 @@ def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int
     )
 
 
-def stratum_of(run: Any) -> str:
-    """What of harness, model, task and further axes a run has, ``/`` between them; statistics never pool strata."""
-    further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
-    return "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
-
-
 class Sweep:
     """A whole sweep, every cell brought to its end.
 
@@ -210,17 +205,11 @@ class Sweep:
 
     def by_arm(self) -> dict[str, list[Run]]:
         """Arm label → its runs, in the grid's order."""
-        grouped: dict[str, list[Run]] = {}
-        for run in self.runs:
-            grouped.setdefault(run.arm, []).append(run)
-        return grouped
+        return by_arm(self.runs)
 
     def strata(self) -> dict[str, list[Run]]:
         """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool them."""
-        grouped: dict[str, list[Run]] = {}
-        for run in self.runs:
-            grouped.setdefault(stratum_of(run), []).append(run)
-        return grouped
+        return by_stratum(self.runs)
 
     def surfaces_of(self, harness: str) -> list[Surface]:
         """The declared surfaces of one of the sweep's harnesses, by label."""

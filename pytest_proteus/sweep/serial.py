@@ -171,6 +171,7 @@ def _manifest(cfg: SweepConfig, adapter: HarnessAdapter) -> dict[str, Any]:
         "arms": [arm.label for arm in cfg.arms],
         "seeds": list(range(cfg.seeds)),
         "surfaces": {adapter.name: condition["adapter"]["surfaces"]},
+        "seeded": [adapter.name] if getattr(adapter, "seeded", False) else [],
         "evaluators": {
             spec.name: {
                 **condition["goal"]["evaluators"][index],

@@ -35,6 +35,7 @@ from pytest_proteus.sweep.scopes import CELL, SCOPE, WANTED, Scope, Scopes
 from pytest_proteus.sweep.store import CONTINUED, STORAGE, CellStore, Stopped, settle_lost
 
 if TYPE_CHECKING:
+    from pytest_proteus.measure.statistic import Statistic
     from pytest_proteus.plugin import SessionIdentity
 
 #: What to do about a disk that cannot be written.
@@ -248,46 +249,34 @@ class SweepSession:
             scope.whole = Sweep(plan, scope.cells().out, self._demand(scope, plan.cells))
         return scope.whole
 
-    def statistic(self, sweep: Sweep, name: str, compute: Callable[[Sequence[Run]], Any], **told: str) -> Any:
+    def statistic(self, sweep: Sweep, statistic: Statistic) -> Any:
         """A statistic of a whole sweep, per stratum, computed here and written down for the report.
-
-        Args:
-            sweep: the sweep.
-            name: name in the report.
-            compute: from the runs of one stratum to a value, or to a mapping of arms to values.
-            told: ``direction``, ``scale`` and ``interpretation`` for readers of the report.
 
         Returns:
             The value; with several strata a mapping of ``(stratum, arm)`` or of ``stratum`` to values.
         """
-        values = {}
-        for stratum, runs in sweep.strata().items():
-            began = time.perf_counter()
-            values[stratum] = compute(runs)
-            self._write_statistic(sweep, name, stratum, values[stratum], time.perf_counter() - began, told)
+        values = self.by_stratum(sweep, statistic)
         if len(values) == 1:
             return next(iter(values.values()))
         if all(type(value) is dict for value in values.values()):
             return {(stratum, arm): item for stratum, value in values.items() for arm, item in value.items()}
         return values
 
-    def _write_statistic(
-        self, sweep: Sweep, name: str, stratum: str, value: Any, seconds: float, told: Mapping[str, str]
-    ) -> None:
+    def by_stratum(self, sweep: Sweep, statistic: Statistic) -> dict[str, Any]:
+        """Stratum → value of a statistic, written down for the report."""
+        from pytest_proteus.measure.statistic import by_stratum, entry
+
+        values = {}
         several = len(sweep.strata()) > 1
-        unavailable = value.as_dict() if hasattr(value, "as_dict") else None
-        entry = {
-            "sweep": sweep.name,
-            "name": name,
-            "stratum": stratum if several else None,
-            "value": _plain_statistic(value),
-            "unavailable": unavailable["reason"] if unavailable else None,
-            "seconds": seconds,
-            **told,
-        }
+        for stratum, value, seconds in by_stratum(statistic, sweep):
+            values[stratum] = value
+            self._write_statistic(sweep, entry(statistic, stratum if several else None, value, seconds))
+        return values
+
+    def _write_statistic(self, sweep: Sweep, entry: Mapping[str, Any]) -> None:
         folder = self.folder.path / "statistics"
         folder.mkdir(exist_ok=True)
-        append_jsonl(folder / f"{self.identity.worker}.jsonl", entry)
+        append_jsonl(folder / f"{self.identity.worker}.jsonl", {"sweep": sweep.name, **entry})
 
     def _demand(self, scope: Scope, cells: Sequence[Cell]) -> list[CellRecord]:
         store = scope.cells()
@@ -589,12 +578,6 @@ def _needed(scope: Scope, items: Sequence[pytest.Item]) -> Sequence[Cell]:
                 return scope.planned().cells
             cells[item.stash[CELL]] = None
     return list(cells)
-
-
-def _plain_statistic(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain_statistic(item) for key, item in value.items()}
-    return plain(value.to_json()) if hasattr(value, "to_json") else plain(value)
 
 
 def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:

@@ -6,7 +6,8 @@ import pytest
 
 from pytest_proteus.report.build import build_report
 from pytest_proteus.report.markdown import markdown
-from pytest_proteus.report.terminal import number, printable, sum_counters, summary_lines
+from pytest_proteus.report.tables import number, printable
+from pytest_proteus.report.terminal import sum_counters, summary_lines
 
 
 def lines_of(folders, width=80):

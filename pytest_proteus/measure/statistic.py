@@ -1,0 +1,173 @@
+"""Statistics by name: what each computes from a finished sweep, which way is better, what its scale means.
+
+The fixtures, the command line and the report take their numbers and their words from here, so that they cannot differ.
+Computes per stratum and never pools strata; reads no sweep folder and writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_proteus.core.adapter import Surface
+from pytest_proteus.core.errors import RecordError
+from pytest_proteus.core.records import plain
+from pytest_proteus.core.snapshot import SnapshotError
+from pytest_proteus.measure import sweeps
+from pytest_proteus.measure.sweeps import FinishedRun
+from pytest_proteus.measure.unavailable import Unavailable
+
+
+class FinishedSweep(Protocol):
+    """What is needed of a sweep."""
+
+    @property
+    def out(self) -> Path: ...
+    def strata(self) -> Mapping[str, Sequence[Any]]: ...
+    def surfaces_of(self, harness: str) -> Sequence[Surface]: ...
+    def shares_seeds(self, harness: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One statistic of a whole sweep.
+
+    Args:
+        name: name in the report.
+        compute: from the runs of one stratum, and the sweep, to a value, or to a mapping of arms to values.
+        direction: which values are better: ``higher``, ``lower`` or ``neutral``.
+        scale: what the number counts, and its bounds.
+        interpretation: one sentence for a reader of the report.
+    """
+
+    name: str
+    compute: Callable[[Sequence[Any], FinishedSweep], Any]
+    direction: str
+    scale: str
+    interpretation: str
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the report says beside the value."""
+        return {"direction": self.direction, "scale": self.scale, "interpretation": self.interpretation}
+
+
+def _structure(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+    return sweeps.structure(runs, sweep.surfaces_of(runs[0].harness))
+
+
+def _travel(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+    return sweeps.travel(runs, sweep.surfaces_of(runs[0].harness))
+
+
+def _separation(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+    return sweeps.arm_separation(runs, shared_seeds=sweep.shares_seeds(runs[0].harness))
+
+
+def reliability_at(level: str) -> Statistic:
+    """``reliability`` at a level of the distances: ``freq``, ``order`` or ``ncd``."""
+    return Statistic(
+        "reliability",
+        lambda runs, _: sweeps.arm_reliability(runs, level),
+        "lower",
+        "distance within / distance of random draws, 0 or more; below 0.5 is reliable",
+        "whether an arm reproduces itself; an arm that does not makes the size of R say little",
+    )
+
+
+def _audits(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+    return sweeps.audits(runs, (str(sweep.out.absolute()),))
+
+
+#: The built-in statistics by name.
+STATISTICS: dict[str, Statistic] = {
+    item.name: item
+    for item in (
+        Statistic(
+            "structure",
+            _structure,
+            "neutral",
+            "units",
+            "units of each surface after the last planned episode; more is more, not better",
+        ),
+        Statistic(
+            "travel",
+            _travel,
+            "neutral",
+            "units changed",
+            "units added, dropped and revised along all episodes, back and forth counted; movement, not quality",
+        ),
+        reliability_at("freq"),
+        Statistic(
+            "separation",
+            _separation,
+            "neutral",
+            "R: distance between arms / within arms, 0 or more",
+            "whether arms differ more than runs of one arm do; a p says that they differ in some way, not in which",
+        ),
+        Statistic(
+            "audit",
+            _audits,
+            "neutral",
+            "pieces of evidence",
+            "what a run wrote and said that points outside or speaks of being tested: to be read, no verdict; finding "
+            "nothing is no proof",
+        ),
+    )
+}
+
+
+def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[tuple[str, Any, float]]:
+    """(stratum, value, seconds it took) of each stratum; artifacts that cannot be read make a value unavailable."""
+    for stratum, runs in sweep.strata().items():
+        began = time.perf_counter()
+        try:
+            value = statistic.compute(runs, sweep)
+        except (RecordError, SnapshotError) as error:
+            value = Unavailable("unreadable", str(error), len(runs))
+        yield stratum, value, time.perf_counter() - began
+
+
+def entry(statistic: Statistic, stratum: str | None, value: Any, seconds: float) -> dict[str, Any]:
+    """A statistic as the report has it.
+
+    ``unavailable`` says why there is no value (``status``, ``reason``, ``detail``, ``n``); where only parts of it have
+    none, it is ``{"status": "partly", "parts": {place: why}}``.
+    """
+    parts = dict(_missing(value))
+    unavailable = parts.get("") or ({"status": "partly", "parts": parts} if parts else None)
+    return {
+        "name": statistic.name,
+        "stratum": stratum,
+        "value": _plain(value),
+        "unavailable": unavailable,
+        "seconds": seconds,
+        **statistic.told,
+    }
+
+
+def entries(statistic: Statistic, sweep: FinishedSweep) -> list[dict[str, Any]]:
+    """The report's entries of a statistic, one a stratum; the only stratum of a sweep has no name."""
+    several = len(sweep.strata()) > 1
+    return [
+        entry(statistic, stratum if several else None, value, seconds)
+        for stratum, value, seconds in by_stratum(statistic, sweep)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return plain(value.to_json()) if hasattr(value, "to_json") else plain(value)
+
+
+def _missing(value: Any, path: str = "") -> Iterable[tuple[str, dict[str, Any]]]:
+    """Dotted place → why, of each part of a value that is unavailable; the place of the whole is empty."""
+    if isinstance(value, Unavailable):
+        yield path, value.as_dict()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _missing(item, f"{path}.{key}" if path else str(key))

@@ -1,0 +1,214 @@
+"""A sweep's folder on disk as runs: for readers that come after the session, and with nothing but the folder.
+
+Reads folders of pytest sessions, of ``run_sweep``, and of proteus-evolve, whose records and traces lie in other files.
+Imports no adapter and no suite; changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_proteus.core.adapter import ActionEvent, Surface
+from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.ledger import ended_as, read_cell, read_manifest
+from pytest_proteus.core.records import EPISODES, eval_history_path, private_record_dir, read_jsonl
+from pytest_proteus.measure.strata import by_stratum
+from pytest_proteus.sweep.run import Run
+
+#: Larger files of an agent's log are not taken for a normalized trace.
+TRACE_BYTES = 64 << 20
+_EVENT_FIELDS = frozenset(field.name for field in fields(ActionEvent))
+_SURFACE_FIELDS = frozenset(field.name for field in fields(Surface))
+
+
+@dataclass(frozen=True)
+class FinishedSweep:
+    """A sweep as its folder has it.
+
+    Args:
+        name: name of the sweep.
+        out: the folder.
+        manifest: its manifest.
+        runs: every planned run.
+    """
+
+    name: str
+    out: Path
+    manifest: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def strata(self) -> dict[str, list[Run]]:
+        """Stratum → its runs; see ``measure.strata.by_stratum``."""
+        return by_stratum(self.runs)
+
+    def surfaces_of(self, harness: str) -> list[Surface]:
+        """The declared surfaces of a harness, by label.
+
+        Raises:
+            RecordError: the manifest does not tell them.
+        """
+        told = self.manifest.get("surfaces")
+        if told is None:  # proteus-evolve has one harness a sweep
+            told = {harness: _at(self.manifest, "condition", "adapter", "surfaces")}
+        try:
+            return [_surface(item) for item in told[harness]]
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise RecordError(f"{self.out / 'manifest.json'} does not tell the surfaces of {harness}") from error
+
+    def shares_seeds(self, harness: str) -> bool:
+        """Whether a seed means the same start of a harness in every arm."""
+        return harness in (self.manifest.get("seeded") or ())
+
+
+def _surface(item: Mapping[str, Any]) -> Surface:
+    known = {name: value for name, value in item.items() if name in _SURFACE_FIELDS}
+    return Surface(**{**known, "write_tools": frozenset(known.get("write_tools") or ())})
+
+
+def _at(value: Any, *path: str) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def open_sweep(out: Path) -> FinishedSweep:
+    """The sweep whose folder ``out`` is.
+
+    Raises:
+        ConfigurationError: it is none, or its manifest is damaged.
+        RecordError: a cell's file is.
+    """
+    out = Path(out).absolute()
+    if not out.is_dir():
+        raise ConfigurationError(f"{out} is no folder; give a sweep's folder, such as .proteus/<sweep>/0001")
+    try:
+        manifest = read_manifest(out)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{out / 'manifest.json'} is not JSON; restore it from a backup") from error
+    if manifest is None:
+        raise ConfigurationError(
+            f"{out} holds no manifest.json, so it is no sweep's folder; give one, such as .proteus/<sweep>/0001"
+        )
+    listed = _at(manifest, "runs")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) and "id" in entry for entry in listed):
+        raise ConfigurationError(f"{out / 'manifest.json'} does not list its runs; restore it from a backup")
+    ended = {str(line.get("run_id") or Path(str(line.get("root"))).name): line for line in read_jsonl(_seeds(out))}
+    runs = tuple(_run(out, manifest, entry, ended.get(str(entry["id"]))) for entry in listed)
+    return FinishedSweep(str(manifest.get("name") or out.name), out, manifest, runs)
+
+
+def _seeds(out: Path) -> Path:
+    return out / "seeds.jsonl"
+
+
+def _run(out: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], ended: Mapping[str, Any] | None) -> Run:
+    run_id, episodes = str(entry["id"]), int(manifest.get("episodes") or 0)
+    root = out / "runs" / run_id
+    declared = manifest.get("evaluators") or {}
+    names = [item.get("name") for item in declared] if isinstance(declared, list) else list(declared)
+    kind = Run if (private_record_dir(root) / EPISODES).exists() else EvolveRun
+    state, error, complete, counters = _ending(out, run_id, ended, episodes)
+    return kind(
+        harness=str(entry.get("harness") or _at(manifest, "condition", "adapter", "name") or ""),
+        arm=str(entry.get("arm")),
+        seed=entry.get("seed", 0),
+        model=entry.get("model") or None,
+        task=entry.get("task") or None,
+        axes=dict(entry.get("axes") or {}),
+        run_id=run_id,
+        root=root,
+        episodes=episodes,
+        episodes_complete=min(complete, episodes),
+        state=state,
+        error=error,
+        counters=counters,
+        evaluators=tuple(str(name) for name in names),
+    )
+
+
+def _ending(
+    out: Path, run_id: str, ended: Mapping[str, Any] | None, episodes: int
+) -> tuple[str, str, int, Mapping[str, Any]]:
+    """State, error, complete episodes and counters of a run: as its cell says, else as its line in ``seeds.jsonl``."""
+    cell = read_cell(out, run_id)
+    if cell is not None:
+        failure = cell.error or {}
+        told = ": ".join(str(failure[part]) for part in ("type", "message") if failure.get(part))
+        return ended_as(cell), told, cell.episodes_complete, cell.counters
+    if ended is None or (out / "cells").is_dir():
+        return "not_run", "", 0, {}
+    error, complete = str(ended.get("error") or ""), int(ended.get("episodes_complete") or 0)
+    state = "complete" if not error and complete >= episodes else "errored"
+    return str(ended.get("state") or state), error, complete, ended.get("counters") or {}
+
+
+@dataclass(frozen=True)
+class EvolveRun(Run):
+    """A run in the layout of proteus-evolve: records in ``eval_history.json``, traces as the adapter's own logs."""
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """One record an episode, oldest first."""
+        path = eval_history_path(self.root)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return [_record(item) for item in found if item["episode"] <= self.episodes]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordError(f"{path} is no list of records ({error}); restore it from a backup") from error
+
+    def trace(self, episode: int) -> Sequence[ActionEvent]:
+        """What the agent did in an episode, where its adapter logs normalized actions.
+
+        Raises:
+            LookupError: the episode is not complete.
+            RecordError: the log holds something else.
+        """
+        self._require(episode, first=1)
+        return read_normalized(self.root / "traces" / f"ep{episode:03d}.jsonl")
+
+
+def _record(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose results say whether the evaluator failed, which there only the detail does."""
+    results = [
+        {**result, "error": str(result.get("detail") or "").startswith("evaluator error:")}
+        for result in item.get("results") or ()
+    ]
+    return {**item, "results": results}
+
+
+def read_normalized(path: Path) -> list[ActionEvent]:
+    """The actions in a log of one JSON object a line with the fields of ``ActionEvent``.
+
+    Raises:
+        RecordError: it cannot be read as that.
+    """
+    said = f"{path} is no log of normalized actions; only its adapter can read it"
+    try:
+        if not path.is_file() or path.is_symlink() or path.stat().st_size > TRACE_BYTES:
+            raise RecordError(said)
+        lines = read_jsonl(path)
+    except (OSError, RecordError) as error:
+        raise RecordError(said) from error
+    if not all(_is_event(line) for line in lines):
+        raise RecordError(said)
+    return [ActionEvent(**line) for line in lines]
+
+
+def _is_event(line: Mapping[str, Any]) -> bool:
+    texts = (line.get("phase"), line.get("text", ""), line.get("tool") or "", line.get("surface") or "")
+    return (
+        {"turn", "phase", "tool"} <= line.keys() <= _EVENT_FIELDS
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(line["turn"], int)
+        and isinstance(line.get("params", {}), dict)
+    )
