@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     )
     from pytest_proteus.report import load_report
     from pytest_proteus.sweep.arms import Arm, Files
+    from pytest_proteus.sweep.statistic import statistic
 
 _ROOMS = {
     "Arm": "pytest_proteus.sweep.arms",
     "Files": "pytest_proteus.sweep.arms",
     "load_report": "pytest_proteus.report",
+    "statistic": "pytest_proteus.sweep.statistic",
 }
 
 __version__ = "0.1.0"
@@ -62,6 +64,7 @@ __all__ = [
     "load_report",
     "record",
     "review",
+    "statistic",
 ]
 
 

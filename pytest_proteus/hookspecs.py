@@ -29,6 +29,14 @@ def pytest_proteus_register_evaluators(config: pytest.Config, sweep: str) -> Seq
 
 
 @pytest.hookspec
+def pytest_proteus_register_statistics(config: pytest.Config) -> Sequence[Any]:  # type: ignore[empty-body]
+    """Give statistics: functions decorated with ``pytest_proteus.statistic(...)``, which become fixtures.
+
+    A conftest's implementation is asked for the modules of its own folder only.
+    """
+
+
+@pytest.hookspec
 def pytest_proteus_run_finished(config: pytest.Config, run: Any) -> None:
     """A cell came to its end in this process; ``run`` is what the fixture gives. Not called for reused cells."""
 

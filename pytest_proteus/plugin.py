@@ -280,7 +280,9 @@ def _mark_names(obj: object) -> set[str]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Explain what pytest makes of ``evaluator(callable)``, which it takes for a decorated test."""
+    """Register statistics; explain what pytest makes of ``evaluator(callable)``: it takes it for a decorated test."""
+    if isinstance(collector, pytest.Module) and collector.ihook.pytest_proteus_register_statistics.get_hookimpls():
+        sweep_session(collector.config).scopes.register_statistics(collector)
     report = yield
     if report.failed and isinstance(collector, pytest.Module):
         sweep_session(collector.config).scopes.explain(collector, report)

@@ -40,7 +40,8 @@ class Statistic:
         compute: from the runs of one stratum, and the sweep, to a value, or to a mapping of arms to values.
         direction: which values are better: ``higher``, ``lower`` or ``neutral``.
         scale: what the number counts, and its bounds.
-        interpretation: one sentence for a reader of the report.
+        interpretation: one sentence for a reader of the report; empty when nobody wrote one.
+        lists_runs: whether the report lists the complete runs beside the value, which tells none itself.
     """
 
     name: str
@@ -48,11 +49,7 @@ class Statistic:
     direction: str
     scale: str
     interpretation: str
-
-    @property
-    def told(self) -> dict[str, str]:
-        """What the report says beside the value."""
-        return {"direction": self.direction, "scale": self.scale, "interpretation": self.interpretation}
+    lists_runs: bool = False
 
 
 def _structure(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
@@ -120,47 +117,66 @@ STATISTICS: dict[str, Statistic] = {
 }
 
 
-def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[tuple[str, Any, float]]:
-    """(stratum, value, seconds it took) of each stratum; artifacts that cannot be read make a value unavailable."""
+@dataclass(frozen=True)
+class Computed:
+    """The value of a statistic in one stratum, and how many seconds it took."""
+
+    statistic: Statistic
+    stratum: str
+    runs: Sequence[FinishedRun]
+    value: Any
+    seconds: float
+
+    def entry(self, *, several: bool) -> dict[str, Any]:
+        """The report's entry.
+
+        ``unavailable`` says why there is no value (``status``, ``reason``, ``detail``, ``n``); where only parts of it
+        have none, it is ``{"status": "partly", "parts": {place: why}}``.
+
+        Args:
+            several: whether the sweep has further strata; the only one has no name.
+        """
+        parts = dict(_missing(self.value))
+        listed = [{"run_id": run.run_id, "arm": run.arm, "seed": run.seed} for run in complete(self.runs)]
+        return {
+            "name": self.statistic.name,
+            "stratum": self.stratum if several else None,
+            "value": as_json(self.value),
+            "unavailable": parts.get("") or ({"status": "partly", "parts": parts} if parts else None),
+            "direction": self.statistic.direction,
+            "scale": self.statistic.scale,
+            "interpretation": self.statistic.interpretation or None,
+            "observations": listed if self.statistic.lists_runs else None,
+            "seconds": self.seconds,
+        }
+
+
+def complete(runs: Iterable[FinishedRun]) -> list[FinishedRun]:
+    """Those that got through all their episodes."""
+    return [run for run in runs if run.state == "complete"]
+
+
+def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[Computed]:
+    """A statistic of each stratum; artifacts that cannot be read make a value unavailable."""
     for stratum, runs in sweep.strata().items():
         began = time.perf_counter()
         try:
             value = statistic.compute(runs, sweep)
         except (RecordError, SnapshotError) as error:
             value = Unavailable("unreadable", str(error), len(runs))
-        yield stratum, value, time.perf_counter() - began
-
-
-def entry(statistic: Statistic, stratum: str | None, value: Any, seconds: float) -> dict[str, Any]:
-    """A statistic as the report has it.
-
-    ``unavailable`` says why there is no value (``status``, ``reason``, ``detail``, ``n``); where only parts of it have
-    none, it is ``{"status": "partly", "parts": {place: why}}``.
-    """
-    parts = dict(_missing(value))
-    unavailable = parts.get("") or ({"status": "partly", "parts": parts} if parts else None)
-    return {
-        "name": statistic.name,
-        "stratum": stratum,
-        "value": _plain(value),
-        "unavailable": unavailable,
-        "seconds": seconds,
-        **statistic.told,
-    }
+        yield Computed(statistic, stratum, runs, value, time.perf_counter() - began)
 
 
 def entries(statistic: Statistic, sweep: FinishedSweep) -> list[dict[str, Any]]:
-    """The report's entries of a statistic, one a stratum; the only stratum of a sweep has no name."""
+    """The report's entries of a statistic, one a stratum."""
     several = len(sweep.strata()) > 1
-    return [
-        entry(statistic, stratum if several else None, value, seconds)
-        for stratum, value, seconds in by_stratum(statistic, sweep)
-    ]
+    return [computed.entry(several=several) for computed in by_stratum(statistic, sweep)]
 
 
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """A statistic's value as plain data."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     return plain(value.to_json()) if hasattr(value, "to_json") else plain(value)
 
 

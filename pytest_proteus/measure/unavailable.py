@@ -47,6 +47,9 @@ REASONS: dict[str, str] = {
     "order_not_counted": "this level does not look at the order of actions",
     "not_measured": "the measurement was not asked for",
     "unreadable": "artifacts that it needs cannot be read",
+    "failed": "the function that computes it raised an exception",
+    "not_json": "the function that computes it returned something that JSON cannot hold",
+    "changed_artifacts": "the function that computes it changed what it was to read",
 }
 
 

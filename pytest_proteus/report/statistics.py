@@ -43,11 +43,12 @@ def statistic_lines(
     for entry in entries:
         lines += wrapped(_title(entry), width, "  ")
         if entry["value"] is None:
-            lines += _indented(f"unavailable: {_why(entry['unavailable'] or {})}", width)
+            missing = entry["unavailable"]
+            lines += _indented(f"unavailable: {_why(missing)}" if missing else "no value", width)
         elif entry["name"] == "audit":
             lines += _audit(entry["value"], _labels(runs), width, evidence)
         else:
-            lines += _table(entry, width)
+            lines += _table(entry, {str(run["arm"]) for run in runs}, width)
         for place, why in dict((entry["unavailable"] or {}).get("parts") or {}).items():
             lines += _indented(f"{_labels(runs).get(place, place)} is unavailable: {_why(why)}", width)
     return lines
@@ -70,10 +71,10 @@ def _indented(text: str, width: int) -> list[str]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(entry: Mapping[str, Any], width: int) -> list[str]:
+def _table(entry: Mapping[str, Any], arms: set[str], width: int) -> list[str]:
     value = entry["value"]
-    by_key = isinstance(value, dict) and not _is_result(value)
-    rows = {str(key): _cells(entry, item) for key, item in (value if by_key else {"": value}).items()}
+    by_key = isinstance(value, dict) and ((bool(value) and value.keys() <= arms) or not _is_result(value))
+    rows = {str(key): _cells(entry, str(key), item) for key, item in (value if by_key else {"": value}).items()}
     header = list(dict.fromkeys(name for cells in rows.values() for name in cells))
     if not header:
         return []
@@ -81,14 +82,13 @@ def _table(entry: Mapping[str, Any], width: int) -> list[str]:
     return [f"  {line}" for line in blocks(["", *header], table, width - 2)]
 
 
-def _cells(entry: Mapping[str, Any], value: Any) -> dict[str, str]:
-    """Column → text for one arm, or for the whole."""
+def _cells(entry: Mapping[str, Any], arm: str, value: Any) -> dict[str, str]:
+    """Column → text for one arm, or for the whole, which has no name."""
     if value is None:
         return {}
     if not isinstance(value, dict) or _is_estimate(value):
-        observed = entry.get("observations")
-        count = {"n": str(len(observed))} if isinstance(observed, list) and not _is_estimate(value) else {}
-        return {"value": _text(value), **count}
+        behind = [run for run in entry["observations"] or () if arm in ("", run.get("arm"))]
+        return {"value": _text(value), **({"n": str(len(behind))} if behind else {})}
     if not _is_result(value):
         return {name: _text(item) for name, item in value.items()}
     shown = SHOWN.get(str(entry["name"])) or [name for name in value if _is_number(value[name])][:_FIELDS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,14 @@ class Sweep:
         """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool them."""
         return by_stratum(self.runs)
 
+    def of_runs(self, runs: Sequence[Run]) -> Sweep:
+        """The same sweep with some of its runs only."""
+        narrowed = copy.copy(self)
+        narrowed.runs = list(runs)
+        wanted = {run.run_id for run in runs}
+        narrowed._records = {run_id: record for run_id, record in self._records.items() if run_id in wanted}
+        return narrowed
+
     def surfaces_of(self, harness: str) -> list[Surface]:
         """The declared surfaces of one of the sweep's harnesses, by label."""
         return self._plan.surfaces[harness]
@@ -265,4 +274,5 @@ class Sweep:
     @property
     def ledger(self) -> dict[str, Any]:
         """How many cells were planned and how they ended, whole and ``by_arm``."""
-        return ledger(self._plan.manifest()["runs"], dict(self._records))
+        planned = [run for run in self._plan.manifest()["runs"] if run["id"] in self._records]
+        return ledger(planned, dict(self._records))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.sweep import declare, declared, grid, options
+from pytest_proteus.sweep import declare, declared, grid, options, statistic
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark
 from pytest_proteus.sweep.declared import DeclaredGate
 from pytest_proteus.sweep.grid import Cell
@@ -109,6 +109,11 @@ class Scopes:
                         f"same place; keep one of them"
                     )
                 grid.supply(collector, axis, values)
+
+    def register_statistics(self, collector: pytest.Module) -> None:
+        """Make fixtures of the statistics that conftests and plugins give for a module."""
+        with self.noting():
+            statistic.register(collector)
 
     def explain(self, collector: pytest.Module, report: pytest.CollectReport) -> None:
         """Note what is behind a module that could not be collected, where a bare callable in a marker is."""

@@ -264,13 +264,13 @@ class SweepSession:
 
     def by_stratum(self, sweep: Sweep, statistic: Statistic) -> dict[str, Any]:
         """Stratum → value of a statistic, written down for the report."""
-        from pytest_proteus.measure.statistic import by_stratum, entry
+        from pytest_proteus.measure.statistic import by_stratum
 
         values = {}
         several = len(sweep.strata()) > 1
-        for stratum, value, seconds in by_stratum(statistic, sweep):
-            values[stratum] = value
-            self._write_statistic(sweep, entry(statistic, stratum if several else None, value, seconds))
+        for computed in by_stratum(statistic, sweep):
+            values[computed.stratum] = computed.value
+            self._write_statistic(sweep, computed.entry(several=several))
         return values
 
     def _write_statistic(self, sweep: Sweep, entry: Mapping[str, Any]) -> None:

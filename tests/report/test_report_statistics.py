@@ -15,7 +15,7 @@ def entry(value, **changes):
 
 
 def estimate(value, n, **changes):
-    return {"value": value, "n": n, "n_missing": 0, "interval": {"low": value - 1, "high": value + 1}, **changes}
+    return {"value": value, "n": n, "n_missing": 0, "interval": {"low": value - 1, "high": value + 1}} | changes
 
 
 def lines_of(value, **changes):
