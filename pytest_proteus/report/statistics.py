@@ -10,8 +10,9 @@ from typing import Any
 
 from pytest_proteus.report.tables import blocks, number, printable, wrapped
 
-#: Fields shown of results that are no estimates, by statistic; the report has all of them.
+#: Fields shown of results that are no estimates, by the first word of a statistic's name; the report has all of them.
 SHOWN = {
+    "contrast": ("verdict", "effect", "margin", "p_pass", "p_fail", "p_min"),
     "reliability": ("ratio", "reliable", "within", "null", "p_structure"),
     "separation": ("R", "index", "within", "between", "p", "p_min"),
 }
@@ -91,7 +92,8 @@ def _cells(entry: Mapping[str, Any], arm: str, value: Any) -> dict[str, str]:
         return {"value": _text(value), **({"n": str(len(behind))} if behind else {})}
     if not _is_result(value):
         return {name: _text(item) for name, item in value.items()}
-    shown = SHOWN.get(str(entry["name"])) or [name for name in value if _is_number(value[name])][:_FIELDS]
+    numbers = [name for name in value if _is_number(value[name])][:_FIELDS]
+    shown = SHOWN.get(str(entry["name"]).partition(" ")[0]) or numbers
     cells = {name: _text(value.get(name)) for name in shown if name not in COUNTS}
     for name in COUNTS:
         if name in value:

@@ -15,10 +15,10 @@ from typing import Any
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.core.ledger import ended_as, read_cell, read_manifest
+from pytest_proteus.core.ledger import read_manifest
 from pytest_proteus.core.records import EPISODES, eval_history_path, private_record_dir, read_jsonl
 from pytest_proteus.measure.strata import by_stratum
-from pytest_proteus.sweep.run import Run
+from pytest_proteus.sweep.run import Run, runs_of
 
 #: Larger files of an agent's log are not taken for a normalized trace.
 TRACE_BYTES = 64 << 20
@@ -100,54 +100,42 @@ def open_sweep(out: Path) -> FinishedSweep:
     listed = _at(manifest, "runs")
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and "id" in entry for entry in listed):
         raise ConfigurationError(f"{out / 'manifest.json'} does not list its runs; restore it from a backup")
-    ended = {str(line.get("run_id") or Path(str(line.get("root"))).name): line for line in read_jsonl(_seeds(out))}
-    runs = tuple(_run(out, manifest, entry, ended.get(str(entry["id"]))) for entry in listed)
-    return FinishedSweep(str(manifest.get("name") or out.name), out, manifest, runs)
+    try:
+        runs = runs_of(out, manifest) if (out / "cells").is_dir() else _serial_runs(out, manifest)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise RecordError(f"{out / 'manifest.json'} or a file of its cells is damaged ({error})") from error
+    return FinishedSweep(str(manifest.get("name") or out.name), out, manifest, tuple(runs))
 
 
-def _seeds(out: Path) -> Path:
-    return out / "seeds.jsonl"
+def _serial_runs(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
+    """The runs of ``run_sweep`` and of proteus-evolve, whose ends are lines of ``seeds.jsonl``."""
+    lines = read_jsonl(out / "seeds.jsonl")
+    ended = {str(line.get("run_id") or Path(str(line.get("root"))).name): line for line in lines}
+    return [_serial_run(out, manifest, entry, ended.get(str(entry["id"]), {})) for entry in manifest["runs"]]
 
 
-def _run(out: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], ended: Mapping[str, Any] | None) -> Run:
-    run_id, episodes = str(entry["id"]), int(manifest.get("episodes") or 0)
-    root = out / "runs" / run_id
+def _serial_run(out: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], ended: Mapping[str, Any]) -> Run:
+    root, episodes = out / "runs" / str(entry["id"]), int(manifest["episodes"])
     declared = manifest.get("evaluators") or {}
-    names = [item.get("name") for item in declared] if isinstance(declared, list) else list(declared)
+    error, complete = str(ended.get("error") or ""), int(ended.get("episodes_complete") or 0)
+    state = "not_run" if not ended else "complete" if not error and complete >= episodes else "errored"
     kind = Run if (private_record_dir(root) / EPISODES).exists() else EvolveRun
-    state, error, complete, counters = _ending(out, run_id, ended, episodes)
     return kind(
         harness=str(entry.get("harness") or _at(manifest, "condition", "adapter", "name") or ""),
-        arm=str(entry.get("arm")),
-        seed=entry.get("seed", 0),
+        arm=str(entry["arm"]),
+        seed=int(entry["seed"]),
         model=entry.get("model") or None,
         task=entry.get("task") or None,
         axes=dict(entry.get("axes") or {}),
-        run_id=run_id,
+        run_id=root.name,
         root=root,
         episodes=episodes,
         episodes_complete=min(complete, episodes),
-        state=state,
+        state=str(ended.get("state") or state),
         error=error,
-        counters=counters,
-        evaluators=tuple(str(name) for name in names),
+        counters=ended.get("counters") or {},
+        evaluators=tuple(item["name"] if isinstance(item, dict) else item for item in declared),
     )
-
-
-def _ending(
-    out: Path, run_id: str, ended: Mapping[str, Any] | None, episodes: int
-) -> tuple[str, str, int, Mapping[str, Any]]:
-    """State, error, complete episodes and counters of a run: as its cell says, else as its line in ``seeds.jsonl``."""
-    cell = read_cell(out, run_id)
-    if cell is not None:
-        failure = cell.error or {}
-        told = ": ".join(str(failure[part]) for part in ("type", "message") if failure.get(part))
-        return ended_as(cell), told, cell.episodes_complete, cell.counters
-    if ended is None or (out / "cells").is_dir():
-        return "not_run", "", 0, {}
-    error, complete = str(ended.get("error") or ""), int(ended.get("episodes_complete") or 0)
-    state = "complete" if not error and complete >= episodes else "errored"
-    return str(ended.get("state") or state), error, complete, ended.get("counters") or {}
 
 
 @dataclass(frozen=True)
