@@ -56,15 +56,22 @@ class Package:
 
 
 PACKAGES = {
+    "claude": Package(
+        "@anthropic-ai/claude-code", "2.1.332", "@anthropic-ai/claude-code-linux-{machine}/claude", "claude"
+    ),
     "codex": Package(
         "@openai/codex",
         "0.171.0",
         "@openai/codex-linux-{machine}/vendor/{cpu}-unknown-linux-musl/bin/codex",
         "codex",
     ),
+    "copilot": Package("@github/copilot", "1.0.102", "@github/copilot-linux-{machine}/copilot", "copilot"),
+    "gemini": Package("@google/gemini-cli", "0.61.0", "@google/gemini-cli/bundle/gemini.js", "gemini", (20, 0)),
+    "opencode": Package("opencode-ai", "1.18.33", "opencode-linux-{machine}/bin/opencode", "opencode"),
     "pi": Package(
         "@earendil-works/pi-coding-agent", "1.6.0", "@earendil-works/pi-coding-agent/dist/cli.js", "pi", (22, 19)
     ),
+    "qwen": Package("@qwen-code/qwen-code", "0.24.4", "@qwen-code/qwen-code/cli.js", "qwen", (22, 0)),
 }
 
 

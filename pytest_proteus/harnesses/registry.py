@@ -22,9 +22,14 @@ Factory: TypeAlias = "Callable[..., HarnessAdapter] | str"
 #: The harnesses that come with the package; imported when they are asked for.
 BUILTIN: Mapping[str, Factory] = MappingProxyType(
     {
+        "claude": "pytest_proteus.harnesses.claude:ClaudeHarness",
         "codex": "pytest_proteus.harnesses.codex:CodexHarness",
+        "copilot": "pytest_proteus.harnesses.copilot:CopilotHarness",
+        "gemini": "pytest_proteus.harnesses.gemini:GeminiHarness",
         "minimal": "pytest_proteus.harnesses.minimal:MinimalHarness",
+        "opencode": "pytest_proteus.harnesses.opencode:OpencodeHarness",
         "pi": "pytest_proteus.harnesses.pi:PiHarness",
+        "qwen": "pytest_proteus.harnesses.qwen:QwenHarness",
     }
 )
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.harnesses.traces import bounded_text
+from pytest_proteus.harnesses.traces import bounded, bounded_text
 
 #: (phase, number of the line of the log it began with), ascending.
 Phases: TypeAlias = Sequence[tuple[str, int]]
@@ -84,6 +84,65 @@ class Session:
                 value = usage.get(theirs)
                 if isinstance(value, int) and not isinstance(value, bool):
                     self.tokens[ours] = self.tokens.get(ours, 0) + value
+
+
+@dataclass
+class Call:
+    """A tool call of a log, with what became of it.
+
+    Args:
+        turn, phase, tool, params, time: as in ``ActionEvent``, not yet bounded.
+        path: the file that it touches; empty for none.
+        output: what came of it.
+        failed: whether it failed.
+    """
+
+    turn: int
+    phase: str
+    tool: str
+    params: Mapping[str, Any]
+    path: str
+    time: float | None
+    output: str = ""
+    failed: bool = False
+
+    def event(self, surface_of: SurfaceOf) -> ActionEvent:
+        """The call as an event, bounded."""
+        surface = surface_of(self.path) if self.path else None
+        text = f"error: {self.output}" if self.failed else self.output
+        params = bounded(dict(self.params))
+        return ActionEvent(self.turn, self.phase, self.tool, surface, params, bounded_text(text), self.time)
+
+
+@dataclass
+class Transcript:
+    """A session of a log that tells what came of a call later than the call itself."""
+
+    session: Session = field(default_factory=Session)
+    entries: list[ActionEvent | Call] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)
+
+    def say(self, turn: int, phase: str, text: str, time: float | None) -> None:
+        """Add what the model said, if it said anything."""
+        if text:
+            self.entries.append(ActionEvent(turn, phase, text=bounded_text(text), timestamp=time))
+
+    def call(self, ident: str, call: Call) -> None:
+        """Add a call of that id."""
+        self.session.tool_calls += 1
+        self.calls[ident] = call
+        self.entries.append(call)
+
+    def result(self, ident: str, output: str, failed: bool) -> None:
+        """What came of a call; nothing where the log has no such call."""
+        if ident in self.calls:
+            self.calls[ident].output, self.calls[ident].failed = output, failed
+
+    def close(self, surface_of: SurfaceOf) -> Session:
+        """The session with its events."""
+        events = (entry.event(surface_of) if isinstance(entry, Call) else entry for entry in self.entries)
+        self.session.events = list(events)
+        return self.session
 
 
 def records(text: str, phases: Phases, session: Session) -> Iterator[tuple[str, dict[str, Any]]]:
