@@ -37,7 +37,7 @@ def test_an_adapter_object_is_used_as_it_is():
 
 def test_names_of_others_are_known_beside_the_built_in_ones():
     assert type(resolve("mine", extra={"mine": Asking})) is Asking
-    assert names({"mine": Asking}) == ["mine", "minimal", "pi"]
+    assert names({"mine": Asking}) == sorted([*names(), "mine"])
 
 
 def test_a_factory_is_given_the_endpoint_and_its_agents_path_when_it_asks_for_them():
@@ -49,7 +49,7 @@ def test_a_factory_is_given_the_endpoint_and_its_agents_path_when_it_asks_for_th
     ("value", "sentence"),
     [
         ("minimul", r"unknown harness 'minimul'; did you mean 'minimal'\?"),
-        ("zzz", r"known: minimal, pi\."),
+        ("zzz", r"known: .*minimal, .*pi"),
         ("no.such.module:X", "importing 'no.such.module' failed"),
         ("pytest_proteus.harnesses.minimal:MinimalHarnes", r"did you mean 'MinimalHarness'\?"),
         ("pytest_proteus.harnesses.minimal:SURFACES", "is a tuple, not a class"),
