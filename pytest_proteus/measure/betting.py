@@ -7,7 +7,6 @@ bettor gains on average, so a capital of 1 / alpha is seen with probability alph
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from pytest_proteus.core.errors import ConfigurationError
@@ -27,16 +26,15 @@ def log_capital(values: Sequence[float], lowest: float) -> float:
         values: none below ``lowest``.
         lowest: the smallest possible value, below zero: what a bettor can lose.
     """
-    counts = sorted(Counter(values).items())
-    logs = []
-    for weight, bet in BETS:
-        total = math.log(weight)
-        for value, count in counts:
-            factor = 1 - bet + bet * (value - lowest) / -lowest
-            total = total + count * math.log(factor) if factor > 0 else -math.inf
-        logs.append(total)
-    top = max(logs)
-    return top if top == -math.inf else top + math.log(math.fsum(math.exp(one - top) for one in logs))
+    import numpy as np
+
+    weights, bets = np.array(BETS).T
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    factors = 1 - bets[:, None] + bets[:, None] * ((ordered - lowest) / -lowest)
+    with np.errstate(divide="ignore"):
+        logs = np.log(weights) + np.log(np.maximum(factors, 0.0)).sum(axis=1)
+    top = float(logs.max())
+    return top if top == -math.inf else top + math.log(math.fsum(np.exp(logs - top)))
 
 
 def p_greater(values: Sequence[float], lowest: float) -> float:

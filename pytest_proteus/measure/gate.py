@@ -169,8 +169,8 @@ def compare(
             t, the only one for two to four pairs, and often wrong there), ``bounded`` (nothing but ``bounds``: betting,
             which takes many pairs), or ``deterministic`` (the same run gives the same value: what differs, differs).
         bounds: smallest and largest possible value. With both, missing values are filled in at their worst and at
-            their best, and a verdict that this turns is undecided; and differences of which more than half are equal
-            are tested by betting.
+            their best, and a verdict that this turns is undecided; and differences of which more than half are equal,
+            which otherwise decide nothing, are tested by betting.
         alpha: level of the pass and of the fail, each; the interval has level 1 - 2 alpha.
         clusters: key → cluster (such as the seed of several tasks): the mean of a cluster is then what counts as one
             value. A key that is not in it is a cluster of its own.

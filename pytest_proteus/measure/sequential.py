@@ -179,6 +179,7 @@ def in_sequence(
     clusters: Mapping[Hashable, Hashable] | None = None,
     looks: Collection[int] | None = None,
     tolerated: float = TOLERATED,
+    gates: int = 1,
 ) -> Sequential:
     """Compare a candidate with a baseline after each seed, by what is there so far.
 
@@ -195,6 +196,8 @@ def in_sequence(
         clusters: key → seed, where a seed has several pairs: looks count seeds.
         looks: after how many seeds one looks; after each by default.
         tolerated: share of rare failures that a pass has to have had the chance to see.
+        gates: how many gates are decided together, this one included: a fail of one has to be told at alpha / gates, so
+            that one of them fails by chance with probability alpha (Bonferroni).
 
     The other arguments are those of ``gate.compare``; ``assume="normal"`` has no test that may look again.
 
@@ -204,6 +207,8 @@ def in_sequence(
     question = Question(direction, kind, float(margin), relative, scale, assume, bounds, alpha)
     if assume == "normal":
         raise ConfigurationError("assume='normal' cannot look again; write 'symmetric', or 'bounded' with bounds")
+    if gates < 1:
+        raise ConfigurationError(f"gates is {gates}; write 1 or more")
     chosen, keys = _looks(looks, n_max), list(order)
     left, right = ({key: side.get(key) for key in keys} for side in (baseline, candidate))
     given = Given.of(question, left, right, clusters or {})
@@ -213,7 +218,7 @@ def in_sequence(
     if len(seeds) > n_max:
         raise ConfigurationError(f"there are {len(seeds)} seeds, and at most {n_max} were planned")
     floor = 1 if assume in ("bounded", "deterministic") else min(fewest(alpha, tolerated), n_max)
-    stages = _Stages(question, given, list(seeds.values()), n_max, chosen, floor)
+    stages = _Stages(question, given, list(seeds.values()), n_max, chosen, floor, gates)
     seen: list[Look] = []
     for n in sorted(k for k in chosen if k <= len(seeds)):
         seen.append(stages.look(n))
@@ -251,9 +256,18 @@ class _Stages:
     """The looks at the seeds of one comparison."""
 
     def __init__(
-        self, question: Question, given: Given, seeds: Sequence[Sequence[Row]], n_max: int, looks: set[int], floor: int
+        self,
+        question: Question,
+        given: Given,
+        seeds: Sequence[Sequence[Row]],
+        n_max: int,
+        looks: set[int],
+        floor: int,
+        gates: int,
     ) -> None:
         self._question, self._given, self._seeds, self._n_max = question, given, seeds, n_max
+        # a fail of one claim of two is one of two chances to fail, and so is a fail of one gate of two
+        self._alpha_of_fail = question.alpha / (len(question.claims) * gates)
         self.method = {"bounded": "betting", "deterministic": "deterministic"}.get(question.assume, "sign-flip")
         self._passes = [self._first(claim, False, {k for k in looks if k >= floor}) for claim in question.claims]
         self._fails = [self._first(claim, True, looks) for claim in question.claims]
@@ -261,8 +275,7 @@ class _Stages:
     def _first(self, claim: Claim, refuted: bool, looks: set[int]) -> int | None:
         """The first look at which the claim holds, or is refuted."""
         values = self._values(claim, refuted)
-        # a fail of one claim of two is one of two chances to fail
-        alpha = self._question.alpha / (len(self._question.claims) if refuted else 1)
+        alpha = self._alpha_of_fail if refuted else self._question.alpha
         if self.method == "deterministic":
             return None
         if self.method == "betting":
@@ -311,7 +324,9 @@ class _Stages:
         from pytest_proteus.measure import signflip
 
         values = self._values(claim, refuted)[:n]
-        return signflip.p_greater(values, self._given.magnitude) <= self._question.alpha
+        return signflip.p_greater(values, self._given.magnitude) <= (
+            self._alpha_of_fail if refuted else self._question.alpha
+        )
 
     def _one_value_prevails(self, n: int) -> bool:
         differences = []

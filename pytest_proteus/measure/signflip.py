@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ ENUMERATED = 16
 RESAMPLES = 9999
 #: Drawn choices are handled so many at a time.
 _BATCH = 2048
+#: Those of so many values are kept for the next call: unpacking them takes longer than using them.
+_KEPT = 64
 
 
 def p_min(n: int) -> float:
@@ -124,8 +126,17 @@ def subsets(n: int) -> Iterator[Floats]:
         yield (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
 
 
-def _drawn_subsets(n: int) -> Iterator[Floats]:
+def _drawn_subsets(n: int) -> Iterable[Floats]:
     """Random subsets of n values, as rows of 0 and 1; the same ones for every call."""
+    return _kept_subsets(n) if n <= _KEPT else _unpacked_subsets(n)
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_subsets(n: int) -> tuple[Floats, ...]:
+    return tuple(_unpacked_subsets(n))
+
+
+def _unpacked_subsets(n: int) -> Iterator[Floats]:
     packed = _packed_subsets(n)
     for start in range(0, RESAMPLES, _BATCH):
         yield np.unpackbits(packed[start : start + _BATCH], axis=1, count=n).astype(np.float64)
