@@ -24,9 +24,9 @@ _CELLS = 4_000_000
 
 def encode(streams: Sequence[Sequence[str]]) -> tuple[list[Ints], list[str]]:
     """Streams as arrays of numbers, and the sorted tokens that the numbers stand for."""
-    names = sorted({token for stream in streams for token in stream})
+    names = sorted(set().union(*streams))
     number = {name: i for i, name in enumerate(names)}
-    return [np.array([number[token] for token in stream], dtype=np.int64) for stream in streams], names
+    return [np.array(list(map(number.__getitem__, stream)), dtype=np.int64) for stream in streams], names
 
 
 def counted(codes: Ints, level: str, vocabulary: int) -> Ints:
@@ -76,12 +76,12 @@ def divergence_matrix(rows: Sequence[Ints]) -> Floats:
     parts: list[tuple[Ints, Ints]] = []
     member = []
     for row in rows:
-        columns, counts = np.unique(row, return_counts=True)
+        columns, counts = _distinct(row)
         counts //= np.gcd.reduce(counts)
         key = (columns.tobytes(), counts.tobytes())
         if key not in kinds:
             kinds[key] = len(parts)
-            parts.append((columns, counts.astype(np.int64)))
+            parts.append((columns, counts))
         member.append(kinds[key])
     order = [kinds[key] for key in sorted(kinds)]
     place = np.empty(len(order), dtype=np.intp)
@@ -90,6 +90,16 @@ def divergence_matrix(rows: Sequence[Ints]) -> Floats:
     index = place[member]
     out: Floats = small[np.ix_(index, index)]
     return out
+
+
+def _distinct(row: Ints) -> tuple[Ints, Ints]:
+    """The distinct numbers of a row in order, and how often each occurs."""
+    if row.max() > 4 * len(row):
+        columns, often = np.unique(row, return_counts=True)
+        return columns, often.astype(np.int64)
+    counts = np.bincount(row)
+    columns = np.flatnonzero(counts)
+    return columns, counts[columns]
 
 
 def _matrix_of_distinct(parts: Sequence[tuple[Ints, Ints]]) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.divergence import Floats
-from pytest_proteus.measure.relabel import arm_sums, on_grid, welch
+from pytest_proteus.measure.relabel import ArmSums, on_grid, welch
 from pytest_proteus.measure.stream import Stream, distances, relabeling, same_length_distances
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
@@ -184,14 +184,14 @@ def _episode(runs: Sequence[Sequence[Stream | None]], at: int, level: str, seed:
 
 def _welch(episode: _Episode, labels: NDArray[np.int16], sizes: Sequence[int]) -> Floats:
     assert episode.whole is not None
-    return welch(*arm_sums(episode.whole, labels, len(sizes)), sizes)
+    return welch(*ArmSums(episode.whole, len(sizes))(labels), sizes)
 
 
 def _statistics(episode: _Episode, codes: NDArray[np.int16], sizes: Sequence[int]) -> Floats | None:
     """W_d of the actual labels; None where an arm has no dispersion."""
     if episode.whole is None:
         return None
-    inside, between = arm_sums(episode.whole, codes, len(sizes))
+    inside, between = ArmSums(episode.whole, len(sizes))(codes)
     return welch(inside, between, sizes) if (inside > 0).all() else None
 
 

@@ -23,7 +23,7 @@ Codes = NDArray[np.int16]
 ENUMERATED = 50_000
 UNRESTRICTED, WITHIN_SEED = "unrestricted", "within_seed"
 #: Bytes of one arm's marks at a time: they are read several times over and should stay in the cache.
-_BATCH_BYTES = 512 << 10
+_BATCH_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,13 @@ class Design:
 
 
 def _shuffled(codes: Codes, keys: NDArray[np.uint64]) -> Codes:
-    """The codes in the order of the keys, along the last axis."""
+    """The codes in the order of the keys, along the last axis; the keys are used up."""
     # a code rides in its key's lowest bits: sorting numbers is far faster than sorting their positions
     low = np.uint64(0xFFFF)
-    ridden = (keys & ~low) | codes.astype(np.uint64)
-    ridden.sort(axis=-1)
-    return (ridden & low).astype(np.int16)
+    keys &= ~low
+    keys |= codes.astype(np.uint64)
+    keys.sort(axis=-1)
+    return keys.astype(np.uint16).view(np.int16)
 
 
 def on_grid(distances: Floats) -> tuple[Floats, float]:
@@ -143,36 +144,48 @@ def on_grid(distances: Floats) -> tuple[Floats, float]:
     return np.rint(np.ldexp(distances, bits - top)), math.ldexp(1.0, top - bits)
 
 
-def arm_sums(whole: Floats, labels: Codes, arms: int) -> tuple[Floats, Floats]:
-    """Sums over pairs of runs, for each labeling.
+class ArmSums:
+    """Sums of distances over pairs of runs, for many labelings; its work space is used over and over.
 
     Args:
         whole: n × n symmetric distances on the grid.
-        labels: labelings × n codes of arms.
         arms: how many arms there are.
-
-    Returns:
-        Sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings, pairs in the order of
-        ``itertools.combinations``).
     """
-    size, last = len(labels), arms - 1
-    pairs = {pair: row for row, pair in enumerate(itertools.combinations(range(arms), 2))}
-    inside, between = np.empty((arms, size)), np.empty((len(pairs), size))
-    by_run, total = labels.T, whole.sum(axis=1)
-    marks: list[Floats] = []
-    for g in range(last):
-        mark = np.equal(by_run, g).astype(np.float64)
-        reach = whole @ mark
-        inside[g] = np.einsum("ij,ij->j", mark, reach) / 2
-        for h, other in enumerate(marks):
-            between[pairs[h, g]] = np.einsum("ij,ij->j", other, reach)
-        marks.append(mark)
-    # what involves the last arm is what is left of each arm's distances to all, and of all distances
-    for g, mark in enumerate(marks):
-        others = [between[pairs[min(g, h), max(g, h)]] for h in range(last) if h != g]
-        between[pairs[g, last]] = total @ mark - 2 * inside[g] - sum(others)
-    inside[last] = total.sum() / 2 - inside[:last].sum(axis=0) - between.sum(axis=0)
-    return inside, between
+
+    def __init__(self, whole: Floats, arms: int) -> None:
+        self._whole, self._arms = whole, arms
+        self._pairs = {pair: row for row, pair in enumerate(itertools.combinations(range(arms), 2))}
+        self._by_run, self._everything = whole.sum(axis=1), whole.sum() / 2
+        self._codes = np.arange(arms - 1, dtype=np.int16)[:, None, None]
+        self._space: list[Floats] = []
+
+    def __call__(self, labels: Codes) -> tuple[Floats, Floats]:
+        """Sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings).
+
+        Args:
+            labels: labelings × n codes of arms.
+
+        Returns:
+            The sums; pairs are in the order of ``itertools.combinations``.
+        """
+        (size, n), last, pairs = labels.shape, self._arms - 1, self._pairs
+        if not self._space or self._space[1].shape[1] != size:
+            self._space = [np.empty((last, n, size)), np.empty((n, size))]
+        marks, reach = self._space
+        inside, between = np.empty((self._arms, size)), np.empty((len(pairs), size))
+        np.equal(np.ascontiguousarray(labels.T), self._codes, out=marks)
+        for g in range(last):
+            np.matmul(self._whole, marks[g], out=reach)
+            for h in range(g):
+                between[pairs[h, g]] = np.einsum("ij,ij->j", marks[h], reach)
+            inside[g] = np.einsum("ij,ij->j", marks[g], reach) / 2
+        # what involves the last arm is what is left of each arm's distances to all, and of all distances
+        to_all = self._by_run @ marks
+        for g in range(last):
+            others = [between[pairs[min(g, h), max(g, h)]] for h in range(last) if h != g]
+            between[pairs[g, last]] = to_all[g] - 2 * inside[g] - sum(others)
+        inside[last] = self._everything - inside[:last].sum(axis=0) - between.sum(axis=0)
+        return inside, between
 
 
 def welch(inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
@@ -188,12 +201,13 @@ def welch(inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
     spread = np.maximum(spread, np.maximum(1e-15 * everything, 1e-300))
     weight = 1 / spread
     whole = weight.sum(axis=0)
-    arms, apart = len(sizes), np.zeros(inside.shape[1])
-    for row, (g, h) in enumerate(itertools.combinations(range(arms), 2)):
-        joined = (inside[g] + inside[h] + between[row]) / (count[g] + count[h])
-        centroids = (count[g] + count[h]) / (count[g] * count[h]) * (joined - (own[g] + own[h]))
-        # w_g w_h / W without overflow
-        apart += centroids / (spread[g] * spread[h] * whole)
+    arms = len(sizes)
+    one, other = np.array(list(itertools.combinations(range(arms), 2))).T
+    both = (count[one] + count[other])[:, None]
+    joined = (inside[one] + inside[other] + between) / both
+    centroids = both / (count[one] * count[other])[:, None] * (joined - (own[one] + own[other]))
+    # w_g w_h / W without overflow
+    apart: Floats = (centroids / (spread[one] * spread[other] * whole)).sum(axis=0)
     if arms == 2:
         return apart
     uneven = ((1 - weight / whole) ** 2 / (count - 1)[:, None]).sum(axis=0)
