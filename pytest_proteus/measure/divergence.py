@@ -20,6 +20,8 @@ LEVELS = ("freq", "order", "ncd")
 COMPRESSOR = "bz2"
 #: Numbers of cells of one step's arrays: beyond it resamples are counted one by one, without tables.
 _CELLS = 4_000_000
+#: Numbers drawn and counted at a time: they stay in the cache.
+_CACHED = 1 << 16
 
 
 def encode(streams: Sequence[Sequence[str]]) -> tuple[list[Ints], list[str]]:
@@ -117,11 +119,12 @@ def _matrix_of_distinct(parts: Sequence[tuple[Ints, Ints]]) -> Floats:
         own_columns.append(place[where[kept]])
         table[own_columns[i], i] = counts[kept]
     out = np.zeros((n, n))
+    shares = table / totals
+    logs = _x_log_x(shares)
     for i, mine in enumerate(own_columns[:-1]):
-        p = (table[mine, i] / totals[i])[:, None]
-        q = table[mine, i + 1 :] / totals[i + 1 :]
-        both = p + q
-        shared = both * np.log2(both) - p * np.log2(p) - _x_log_x(q)  # 0 where q is
+        part, part_logs = shares[mine, i:], logs[mine, i:]
+        both = part[:, :1] + part[:, 1:]
+        shared = both * np.log2(both) - part_logs[:, :1] - part_logs[:, 1:]  # 0 where the other has none
         out[i, i + 1 :] = 1 - shared.sum(axis=0) / 2
     np.clip(out, 0.0, 1.0, out=out)
     symmetric: Floats = out + out.T
@@ -153,9 +156,11 @@ class Draws:
 
     def below(self, bound: int, size: int) -> Ints:
         """``size`` numbers, uniform on 0 … bound - 1 (with a bias of bound / 2**32, which is nothing)."""
-        raw = self._bits.random_raw(size)
-        out: Ints = (((raw >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
-        return out
+        raw = np.asarray(self._bits.random_raw(size), dtype=np.uint64)
+        raw >>= np.uint64(32)
+        raw *= np.uint64(bound)
+        raw >>= np.uint64(32)
+        return raw.view(np.int64)
 
     def keys(self, *shape: int) -> NDArray[np.uint64]:
         """Raw 64-bit numbers."""
@@ -183,12 +188,19 @@ def null_means(codes: Sequence[Ints], level: str, vocabulary: int, draws: int, s
     out = []
     for start in range(0, draws, step):
         size = min(step, draws - start)
-        drawn = pool[random.below(total, size * total)].reshape(size, total)
         if not tabled:
             cuts = np.cumsum(lengths)[:-1]
-            out += [_pair_mean([counted(r, level, vocabulary) for r in np.split(row, cuts)]) for row in drawn]
+            for _ in range(size):
+                parts = np.split(pool[random.below(total, total)], cuts)
+                out.append(_pair_mean([counted(part, level, vocabulary) for part in parts]))
             continue
-        tables = _tables(drawn, lengths, level, vocabulary, width)
+        few = max(1, _CACHED // total)
+        tables = np.concatenate(
+            [
+                _tables(pool[random.below(total, k * total)].reshape(k, total), lengths, level, vocabulary, width)
+                for k in (min(few, size - done) for done in range(0, size, few))
+            ]
+        )
         length = int(tables[0, 0].sum())
         out += (_equal_sums(tables, length) if equal else _unequal_sums(tables)).tolist()
     pairs = n * (n - 1) / 2  # a sum of zeros may have come out below zero by rounding
@@ -201,15 +213,16 @@ def _pair_mean(rows: Sequence[Ints]) -> float:
 
 
 def _tables(drawn: Ints, lengths: Ints, level: str, vocabulary: int, width: int) -> Ints:
-    """Counts by (draw, run, column)."""
+    """Counts by (draw, run, column); ``drawn`` is used up."""
     size, n = len(drawn), len(lengths)
     run = np.repeat(np.arange(n), lengths)
     if level == "order":
         inside = run[:-1] == run[1:]
         drawn = (drawn[:, :-1] * vocabulary + drawn[:, 1:])[:, inside]
         run = run[:-1][inside]
-    keys = (np.arange(size)[:, None] * n + run) * width + drawn
-    return np.bincount(keys.ravel(), minlength=size * n * width).reshape(size, n, width)
+    drawn += run * width
+    drawn += np.arange(size)[:, None] * (n * width)
+    return np.bincount(drawn.ravel(), minlength=size * n * width).reshape(size, n, width)
 
 
 def _equal_sums(tables: Ints, length: int) -> Floats:

@@ -153,9 +153,11 @@ class ArmSums:
     """
 
     def __init__(self, whole: Floats, arms: int) -> None:
-        self._whole, self._arms = whole, arms
+        self._arms = arms
         self._pairs = {pair: row for row, pair in enumerate(itertools.combinations(range(arms), 2))}
-        self._by_run, self._everything = whole.sum(axis=1), whole.sum() / 2
+        self._everything = whole.sum() / 2
+        # one more row: what it gives are the distances of an arm's runs to all runs
+        self._whole = np.vstack([whole, whole.sum(axis=0)])
         self._codes = np.arange(arms - 1, dtype=np.int16)[:, None, None]
         self._space: list[Floats] = []
 
@@ -170,17 +172,18 @@ class ArmSums:
         """
         (size, n), last, pairs = labels.shape, self._arms - 1, self._pairs
         if not self._space or self._space[1].shape[1] != size:
-            self._space = [np.empty((last, n, size)), np.empty((n, size))]
-        marks, reach = self._space
+            self._space = [np.empty((last, n, size)), np.empty((n + 1, size)), np.empty((last, size))]
+        marks, reach, to_all = self._space
         inside, between = np.empty((self._arms, size)), np.empty((len(pairs), size))
         np.equal(np.ascontiguousarray(labels.T), self._codes, out=marks)
         for g in range(last):
             np.matmul(self._whole, marks[g], out=reach)
+            sums = np.einsum("hij,ij->hj", marks[: g + 1], reach[:n])
+            to_all[g] = reach[n]
             for h in range(g):
-                between[pairs[h, g]] = np.einsum("ij,ij->j", marks[h], reach)
-            inside[g] = np.einsum("ij,ij->j", marks[g], reach) / 2
+                between[pairs[h, g]] = sums[h]
+            inside[g] = sums[g] / 2
         # what involves the last arm is what is left of each arm's distances to all, and of all distances
-        to_all = self._by_run @ marks
         for g in range(last):
             others = [between[pairs[min(g, h), max(g, h)]] for h in range(last) if h != g]
             between[pairs[g, last]] = to_all[g] - 2 * inside[g] - sum(others)
