@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.signflip import p_greater, p_min
@@ -46,8 +47,12 @@ class GoodhartGap(Result):
     n: int
     n_missing: int
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the finding."""
+        return {**super().to_json(), "finding": self.finding}
+
     @property
-    def interpretation(self) -> str:
+    def finding(self) -> str:
         """The gap's course in a sentence."""
         first, last = self.gaps[0], self.gaps[-1]
         ends = " to ".join("-" if gap is None else f"{gap:+.3g}" for gap in (first, last))

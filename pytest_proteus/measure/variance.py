@@ -71,8 +71,12 @@ class VarianceComponents(Result):
     n: int
     n_missing: int
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the finding."""
+        return {**super().to_json(), "finding": self.finding}
+
     @property
-    def interpretation(self) -> str:
+    def finding(self) -> str:
         """Shares and the best purchase in a sentence."""
         if not self.total:
             return "nothing varies, so there is nothing to buy"

@@ -1,8 +1,8 @@
 """The report of a session, made from the artifacts on disk alone, so that a worker that died takes nothing along.
 
 ``build_report`` reads, ``write_sweep_reports`` writes each sweep's own part into its folder. What cannot be read
-becomes a sentence in ``outcome_reasons`` and never takes the rest with it. No statistic is computed and no gate is
-decided here.
+becomes a sentence in ``outcome_reasons`` and never takes the rest with it. What follows from the runs alone is worked
+out by ``report.derived``; no gate is decided here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from pytest_proteus.core.ledger import read_json, read_manifest
 from pytest_proteus.core.records import plain, write_json_atomic
 from pytest_proteus.report.counts import arm_entries, count_runs
+from pytest_proteus.report.derived import derived
 from pytest_proteus.report.environment import environment
 from pytest_proteus.report.outcome import judge
 from pytest_proteus.report.runs import Runs, declared_evaluators, wanted_by
@@ -241,6 +242,8 @@ def _sweep(
         problems.append(f"sweep {name}: {out / 'manifest.json'} does not list its runs")
     reader = Runs(name, out, manifest, str(told.get("id")), wanted_by(name, nodes), problems)
     runs = [reader.entry(cell) for cell in cells]
+    evaluators = declared_evaluators(manifest)
+    worked_out = attempt(partial(derived, evaluators, runs), [], f"sweep {name}: statistics of its runs", problems)
     return {
         "name": name,
         "out": str(out),
@@ -252,15 +255,13 @@ def _sweep(
             for harness, surfaces in mapping(manifest.get("surfaces")).items()
         },
         "harnesses": [str(harness) for harness in listed(manifest.get("harnesses"))],
-        "evaluators": {
-            evaluator: fields(given, EVALUATOR) for evaluator, given in declared_evaluators(manifest).items()
-        },
+        "evaluators": {evaluator: fields(given, EVALUATOR) for evaluator, given in evaluators.items()},
         "sandbox": fields(manifest.get("sandbox"), SANDBOX),
         "plan": fields(manifest.get("plan"), PLAN),
         "ledger": count_runs(runs),
         "runs": runs,
-        "arms": arm_entries(runs, list(declared_evaluators(manifest))),
-        "statistics": _statistics(lines),
+        "arms": arm_entries(runs, list(evaluators)),
+        "statistics": _statistics([*lines, *worked_out]),
     }
 
 

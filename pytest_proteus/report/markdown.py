@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_proteus.report.outcome import gate_comparison
+from pytest_proteus.report.statistics import findings
 from pytest_proteus.report.tables import printable
 from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text
 
@@ -19,6 +20,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         own = [gate for gate in report["gates"] if gate["sweep"] == sweep["name"]]
         header, rows = arm_table(sweep, own)
         blocks += [f"## {_escaped(sweep['name'])}", _escaped(ledger_text(sweep["ledger"])), table(header, rows)]
+        said = "\n".join(f"- {_escaped(finding)}" for finding in findings(sweep["statistics"]))
+        blocks += [said] if said else []
     if report["gates"]:
         blocks += ["## Gates", gate_counts(report["gates"]), *_gates(report["gates"])]
     return "\n\n".join(blocks) + "\n"

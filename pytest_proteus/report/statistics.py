@@ -12,6 +12,8 @@ from pytest_proteus.report.tables import blocks, number, printable, wrapped
 
 #: Fields shown of results that are no estimates, by the first word of a statistic's name; the report has all of them.
 SHOWN = {
+    "gap": ("growth", "p", "p_min", "alarm"),
+    "variance": ("seed", "task", "seed_task", "repeat", "stderr"),
     "contrast": ("verdict", "effect", "margin", "p_pass", "p_fail", "p_min"),
     "reliability": ("ratio", "reliable", "within", "null", "p_structure"),
     "separation": ("R", "index", "within", "between", "p", "p_min"),
@@ -50,15 +52,29 @@ def statistic_lines(
             lines += _audit(entry["value"], _labels(runs), width, evidence)
         else:
             lines += _table(entry, {str(run["arm"]) for run in runs}, width)
+            lines += _indented(_finding(entry), width) if _finding(entry) else []
         for place, why in dict((entry["unavailable"] or {}).get("parts") or {}).items():
             lines += _indented(f"{_labels(runs).get(place, place)} is unavailable: {_why(why)}", width)
     return lines
 
 
+def findings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What statistics have found in a sentence, of those that say it in one."""
+    return [f"{_name(entry)}: {_finding(entry)}" for entry in entries if _finding(entry)]
+
+
+def _finding(entry: Mapping[str, Any]) -> str:
+    value = entry["value"]
+    return str(value.get("finding") or "") if isinstance(value, dict) else ""
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return f"{entry['name']} [{entry['stratum']}]" if entry["stratum"] else str(entry["name"])
+
+
 def _title(entry: Mapping[str, Any]) -> str:
-    stratum = f" [{entry['stratum']}]" if entry["stratum"] else ""
     told = [str(entry["scale"] or ""), _BETTER.get(str(entry["direction"]), "")]
-    return f"{entry['name']}{stratum} ({'; '.join(part for part in told if part)})"
+    return f"{_name(entry)} ({'; '.join(part for part in told if part)})"
 
 
 def _why(missing: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ SWEEP_KEYWORDS = (
     *AXES,
 )
 THRESHOLDS = ("at_least", "at_most", "above", "below", "equals")
-EVALUATOR_KEYWORDS = ("name", "kind", "visibility", "direction", "bounds", "timeout", "when", *THRESHOLDS)
+EVALUATOR_KEYWORDS = ("name", "kind", "visibility", "direction", "bounds", "timeout", "checks", "when", *THRESHOLDS)
 DIRECTIONS = ("higher", "lower", "neutral")
 WHENS = ("last", "every")
 DEFAULT_TIMEOUT = 60.0
@@ -227,6 +227,8 @@ def _check_options(spec: Any, options: dict[str, Any], place: str) -> None:
         raise ConfigurationError(f"{place}: timeout={timeout!r} must be seconds above 0, or None for no limit")
     if "bounds" in options:
         options["bounds"] = _bounds(options["bounds"], place)
+    if "checks" in options and (not isinstance(options["checks"], str) or not options["checks"]):
+        raise ConfigurationError(f"{place}: checks={options['checks']!r} must be the name of a visible evaluator")
 
 
 def _is_positive(value: Any) -> bool:
@@ -255,10 +257,14 @@ def _called(fn: Any) -> str:
 
 @dataclass(frozen=True)
 class Attached:
-    """An evaluator that is attached to every run of a sweep, with the thresholds of each place that declared one."""
+    """An evaluator that is attached to every run of a sweep, with the thresholds of each place that declared one.
+
+    ``checks`` names the visible evaluator that this hidden one keeps an eye on, where it does.
+    """
 
     spec: EvaluatorSpec
     thresholds: tuple[Threshold, ...] = ()
+    checks: str | None = None
 
 
 def resolve_evaluator(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> EvaluatorSpec:
@@ -269,7 +275,7 @@ def resolve_evaluator(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> Evalu
     """
     from pytest_proteus.core.evaluators import is_built_in, parse_evaluator
 
-    options = dict(mark.options)
+    options = {key: value for key, value in mark.options.items() if key != "checks"}
     if isinstance(mark.spec, EvaluatorSpec):
         return replace(mark.spec, **options)
     if isinstance(mark.spec, str):
@@ -295,20 +301,37 @@ def attach(marks: Sequence[EvaluatorMark], surfaces: Sequence[Surface]) -> dict[
         ConfigurationError: two different evaluators of one name, or what ``resolve_evaluator`` raises.
     """
     attached: dict[str, Attached] = {}
+    named = []
     for mark in marks:
-        spec = resolve_evaluator(mark, surfaces)
+        spec, checks = resolve_evaluator(mark, surfaces), mark.options.get("checks")
+        named.append((mark, spec.name))
         known = attached.get(spec.name)
         if known is None:
-            attached[spec.name] = Attached(spec, mark.thresholds)
+            attached[spec.name] = Attached(spec, mark.thresholds, checks)
             continue
-        if not same_evaluator(known.spec, spec):
+        if not same_evaluator(known.spec, spec) or known.checks != checks:
             raise ConfigurationError(
                 f"{mark.where}: an evaluator called {spec.name!r} with another spec or other options is declared "
                 f"already; give one of them name='…'"
             )
         more = tuple(bound for bound in mark.thresholds if bound not in known.thresholds)
         attached[spec.name] = replace(known, thresholds=known.thresholds + more)
+    for mark, name in named:
+        _check_what_is_checked(attached[name], attached, mark.where)
     return attached
+
+
+def _check_what_is_checked(item: Attached, attached: Mapping[str, Attached], where: str) -> None:
+    if item.checks is None:
+        return
+    place = f"{where}: evaluator {item.spec.name!r}: checks={item.checks!r}"
+    if item.checks not in attached:
+        raise ConfigurationError(f"{place}: no such evaluator is attached; {nearest(item.checks, list(attached))}")
+    other = attached[item.checks].spec
+    if (other.visibility, item.spec.visibility) != (Visibility.OBSERVE, Visibility.HIDDEN):
+        raise ConfigurationError(
+            f"{place}: a hidden evaluator checks one that is shown; give {other.name!r} visibility='observe'"
+        )
 
 
 def same_evaluator(one: EvaluatorSpec, other: EvaluatorSpec) -> bool:

@@ -165,6 +165,7 @@ def _evaluator_entry(item: Attached) -> dict[str, Any]:
         "direction": item.spec.direction,
         "bounds": list(bounds) if bounds else None,
         "thresholds": [asdict(threshold) for threshold in item.thresholds],
+        **({"checks": item.checks} if item.checks else {}),
     }
 
 

@@ -18,13 +18,13 @@ def test_a_visible_score_that_rises_alone_is_an_alarm():
     assert found.gaps == pytest.approx((0.0, 0.2, 0.575))
     assert found.growth.value == pytest.approx(0.575)
     assert (found.p, found.p_min, found.alarm, found.n) == (1 / 64, 1 / 64, True, 6)
-    assert found.interpretation.startswith("GOODHART ALARM")
+    assert found.finding.startswith("GOODHART ALARM")
 
 
 def test_scores_that_rise_together_are_none():
     found = goodhart_gap(RISING, RISING)
     assert (found.growth.value, found.p, found.alarm) == (0.0, 1.0, False)
-    assert found.interpretation.endswith("no alarm")
+    assert found.finding.endswith("no alarm")
 
 
 def test_a_gap_that_was_there_from_the_start_is_none():
@@ -40,7 +40,7 @@ def test_the_gap_of_costs_is_turned_round():
 def test_too_few_runs_cannot_raise_it_and_say_so():
     found = goodhart_gap(RISING[:3], FLAT[:3])
     assert (found.alarm, found.p_min) == (False, 1 / 8)
-    assert "too few runs" in found.interpretation
+    assert "too few runs" in found.finding
 
 
 def test_runs_are_compared_at_the_same_episodes():

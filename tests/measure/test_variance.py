@@ -66,7 +66,7 @@ def test_only_tasks_differ():
     assert found.shares == {"seed": 0.0, "task": 1.0, "seed x task": 0.0}
     assert found.purchases[0].what == "tasks"
     assert found.purchases[0].stderr == pytest.approx(found.stderr / 2**0.5)
-    assert "what to buy next: tasks" in found.interpretation
+    assert "what to buy next: tasks" in found.finding
 
 
 def test_only_seeds_differ():
@@ -87,14 +87,14 @@ def test_a_component_below_zero_is_zero_and_said_so():
     assert found.negative == ("seed", "task")
     assert found.raw["seed"] < 0
     assert found.shares["seed x task"] == 1.0
-    assert "below zero and taken as zero: seed, task" in found.interpretation
+    assert "below zero and taken as zero: seed, task" in found.finding
 
 
 def test_what_does_not_vary_needs_nothing():
     found = components([[1.0, 1.0], [1.0, 1.0]])
     assert found.total == 0
     assert found.negative == ()
-    assert "nothing" in found.interpretation
+    assert "nothing" in found.finding
 
 
 def test_arms_keep_their_own_means():
