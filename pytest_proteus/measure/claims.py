@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.summary import DIRECTIONS, Bounds, closed_bounds
 
-__all__ = ["ASSUMPTIONS", "GATES", "SCALES", "Claim", "Question"]
+__all__ = ["ASSUMPTIONS", "GATES", "LARGEST", "SCALES", "Claim", "Question"]
 
 GATES = ("noninferior", "superior", "equivalent")
 SCALES = ("difference", "log")
+#: Larger numbers are refused: their squares and sums leave the range of floating point.
+LARGEST = 1e100
 ASSUMPTIONS = ("symmetric", "normal", "bounded", "deterministic")
 
 
@@ -71,8 +73,8 @@ class Question:
                 self.slack_range(claim)
 
     def _check_margin(self) -> None:
-        if isinstance(self.margin, bool) or not 0 <= self.margin < math.inf:
-            raise ConfigurationError(f"a margin of {self.margin!r} is none; write a number of 0 or more")
+        if isinstance(self.margin, bool) or not 0 <= self.margin <= LARGEST:
+            raise ConfigurationError(f"a margin of {self.margin!r} is none; write a number from 0 to {LARGEST:g}")
         if self.margin == 0 and self.kind != "superior" and self.assume != "deterministic":
             raise ConfigurationError(
                 f"with a margin of 0 a gate of kind {self.kind!r} passes by chance only, however many runs there are;"
@@ -85,6 +87,10 @@ class Question:
     def range(self) -> tuple[float, float] | None:
         """Both declared bounds, on the scale of the question; None without them."""
         closed = closed_bounds(self.bounds)
+        if closed is not None and max(map(abs, closed)) > LARGEST:
+            raise ConfigurationError(
+                f"bounds {self.bounds!r} are no bounds; leave them out, or write None for an open end"
+            )
         if closed is None or self.scale == "difference":
             return closed
         return (math.log(closed[0]), math.log(closed[1])) if closed[0] > 0 else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_proteus.measure import betting
-from pytest_proteus.measure.claims import Claim, Question
+from pytest_proteus.measure.claims import LARGEST, Claim, Question
 from pytest_proteus.measure.summary import Interval, betting_interval, number, refuse_outside, student_interval
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
@@ -126,6 +126,8 @@ def _unusable(question: Question, used: Sequence[tuple[float | None, float | Non
     """Why values cannot be put on the scale of the question."""
     known = [value for both in used for value in both if value is not None]
     refuse_outside(known, question.bounds)
+    if max(map(abs, known), default=0.0) > LARGEST:
+        return Unavailable("too_large", f"a value of {max(known, key=abs):g} is beyond what can be compared")
     if question.scale == "log" and min(known, default=1.0) <= 0:
         return Unavailable("not_positive", f"a value of {min(known):g} has no logarithm; write scale='difference'")
     lowest = min((b for b, _ in used if b is not None), default=0.0)

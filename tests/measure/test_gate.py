@@ -410,3 +410,34 @@ def test_drawn_choices_of_signs_agree_with_all_of_them():
     assert drawn == pytest.approx(exact, abs=5 * math.sqrt(exact / signflip.RESAMPLES))
     low, high = (getattr(signflip.interval(values), end) for end in ("low", "high"))
     assert low < sum(values) / 16 < high
+
+
+anything = st.one_of(
+    st.none(), st.floats(), st.text(max_size=2), st.integers(-5, 5), st.sampled_from([1e308, -1e308, 5e-324, 10**400])
+)
+sides = st.dictionaries(st.integers(0, 8), anything, max_size=9)
+
+
+@given(
+    sides,
+    sides,
+    st.fixed_dictionaries(
+        {
+            "direction": st.sampled_from(["higher", "lower", "neutral"]),
+            "kind": st.sampled_from(["noninferior", "superior", "equivalent"]),
+            "margin": st.sampled_from([0.0, 0.1, 3.0, 1e-300, 1e300]),
+            "relative": st.booleans(),
+            "scale": st.sampled_from(["difference", "log"]),
+            "assume": st.sampled_from(["symmetric", "normal", "bounded", "deterministic"]),
+            "bounds": st.sampled_from([None, (0, 1), (-6, 6), (0, None), (-1e308, 1e308)]),
+        }
+    ),
+)
+def test_whatever_the_values_there_is_one_sentence_or_a_result_that_json_can_hold(baseline, candidate, options):
+    try:
+        found = compare(baseline, candidate, **options)
+    except ConfigurationError:
+        return
+    json.dumps(found.to_json(), allow_nan=False)
+    assert str(found)
+    assert bool(found.reason) == (found.verdict in ("undecided", "unavailable"))
