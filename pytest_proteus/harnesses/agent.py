@@ -161,6 +161,12 @@ class Agent:
         """Tools that write."""
         return frozenset(tool for tool, role in self.tools.items() if role in ("write", "edit"))
 
+    def normalized(self, events: Sequence[ActionEvent]) -> list[str]:
+        """The tool stream in words that all agents share: ``write``, ``edit``, ``read`` and ``shell``; other tools
+        under the agent's own names, texts left out."""
+        role = self.role or (lambda event: self.tools.get(event.tool or "", event.tool or ""))
+        return [role(event) for event in events if event.tool is not None]
+
 
 def first_files(instructions: str, skills: str) -> dict[str, str]:
     """The first files of a harness: a page of instructions, which tells where things go, and one note.
@@ -263,10 +269,8 @@ class AgentHarness:
         return self.agent.edit_tools
 
     def normalized(self, events: Sequence[ActionEvent]) -> list[str]:
-        """The tool stream in words that all agents share: ``write``, ``edit``, ``read`` and ``shell``; other tools
-        under the agent's own names, texts left out."""
-        role = self.agent.role or (lambda event: self.agent.tools.get(event.tool or "", event.tool or ""))
-        return [role(event) for event in events if event.tool is not None]
+        """The tool stream in words that all agents share: see ``Agent.normalized``."""
+        return self.agent.normalized(events)
 
     def seed(self, harness_root: Path, rng_seed: int = 0) -> None:
         """Write the instructions and one note: the same for every seed."""

@@ -1,6 +1,7 @@
 """Claude Code, the npm coding agent: the description that the driver of all agents works from, and its log's reader.
 
 The log is what it prints: one JSON record a line, the first of each run with its version, the last with how it ended.
+The session files in its home, which people keep, have the same answers and results and much else; they are read, too.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ _ENDS = {
     "aborted_streaming": "aborted",
 }
 
+#: How an answer ended, which only session files tell → how the last answer ended.
+_STOPS = {"end_turn": "stop", "max_tokens": "length"}
+
 
 def _argv(launch: Launch) -> Sequence[str]:
     session = ["--resume", launch.resume] if launch.resume else ["--session-id", launch.session]
@@ -78,14 +82,15 @@ def _environment(launch: Launch) -> Mapping[str, str]:
 
 
 def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
-    """Read what it printed.
+    """Read what it printed, or a session file of its home.
 
     Raises:
         ConfigurationError: a version whose log is not known wrote it.
     """
     transcript = Transcript()
     session = transcript.session
-    answers: set[str] = set()
+    answers: dict[str, Mapping[str, Any]] = {}
+    ended = False
     for phase, record in records(text, phases, session):
         kind = record.get("type")
         if kind == "system":
@@ -100,26 +105,33 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
                     failed = part.get("is_error") is True
                     transcript.result(str(part.get("tool_use_id")), text_of(part.get("content")), failed)
         elif kind == "result":
-            usage = mapping(record.get("usage"))
+            ended, usage = True, mapping(record.get("usage"))
             if any(usage.get(name) for name in _TOKENS):  # zeros alone are none that anybody counted
                 session.add_tokens(usage, _TOKENS)
             _read_end(session, phase, record)
         else:
             session.unknown_records += 1
+    if not ended:  # the answers of what it prints have the tokens of their first moment
+        for usage in answers.values():
+            session.add_tokens(usage, _TOKENS)
     return transcript.close(surface_of)
 
 
-def _read_answer(transcript: Transcript, phase: str, record: Mapping[str, Any], answers: set[str]) -> None:
-    """A block of an answer; each comes as a record of its own, with the answer's id."""
+def _read_answer(
+    transcript: Transcript, phase: str, record: Mapping[str, Any], answers: dict[str, Mapping[str, Any]]
+) -> None:
+    """A block of an answer; each comes as a record of its own, with the answer's id and the answer's tokens."""
     message = mapping(record.get("message"))
     if message.get("model") == "<synthetic>":
         return  # its own words for an error, which the end tells
     session = transcript.session
-    session.last_phase, session.stop_reason = phase, ""
+    session.last_phase, session.stop_reason = phase, _STOPS.get(str(message.get("stop_reason")), "")
+    if "version" in record:
+        check_version("claude", record["version"], _KNOWN)
     ident = str(message.get("id"))
     if ident not in answers:
-        answers.add(ident)
         session.finish_turn(phase)
+    answers[ident] = mapping(message.get("usage"))
     turn, time = session.turn, from_iso(record.get("timestamp"))
     for part in objects(message.get("content")):
         if part.get("type") == "text":

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -59,7 +60,7 @@ def resolve(
     """The adapter that a value of the ``harness`` axis stands for; a fresh one for names, the object itself otherwise.
 
     Args:
-        value: a registered name, ``"package.module:Class"``, or an adapter object.
+        value: a registered name, ``"replay:<folder>"``, ``"package.module:Class"``, or an adapter object.
         extra: further names; they take the place of built-in ones of the same name.
         endpoint: wire protocol → base URL, for factories with a parameter ``endpoint``.
         agents: agent name → path of its executable, for factories with a parameter ``agent``; looked up by the name
@@ -71,6 +72,10 @@ def resolve(
     """
     if not isinstance(value, str):
         return _checked(value, f"harness {value!r}")
+    if value.startswith("replay:"):
+        from pytest_proteus.harnesses.replay import ReplayHarness
+
+        return _checked(ReplayHarness(value.partition(":")[2]), f"harness {value!r}")
     known = {**BUILTIN, **(extra or {})}
     if value not in known and ":" not in value:
         near = difflib.get_close_matches(value, known, n=1)
@@ -112,7 +117,8 @@ def load(path: str) -> Callable[..., Any]:
 def harness_label(value: Any) -> str:
     """How a value of the ``harness`` axis is written in node ids, options and reports; nothing is imported for it."""
     if isinstance(value, str):
-        return value.rpartition(":")[2] if ":" in value else value
+        kind, _, rest = value.rpartition(":")
+        return f"replay-{PurePath(rest).name}" if kind == "replay" else rest
     name = getattr(value, "name", None)
     return name if isinstance(name, str) and name else type(value).__name__
 

@@ -74,6 +74,15 @@ def test_nothing_in_the_samples_is_unknown():
     assert [sample(name).unknown_records for name in NAMES] == [0] * len(NAMES)
 
 
+def test_a_session_file_of_its_home_tells_the_same_as_what_it_printed():
+    printed, filed = sample("full"), sample("session_file")
+    assert [(event.turn, event.tool, event.surface) for event in filed.events] == [
+        (event.turn, event.tool, event.surface) for event in printed.events
+    ]
+    assert (filed.turns, filed.tokens, filed.stop_reason) == (printed.turns, printed.tokens, "stop")
+    assert filed.unknown_records > 0
+
+
 def test_another_version_is_refused_with_what_to_install():
     record = json.dumps({"type": "system", "subtype": "init", "claude_code_version": "3.0.1"})
     with pytest.raises(
