@@ -78,6 +78,23 @@ class SeparationCourse(Result):
     seed: int
     warnings: tuple[str, ...]
 
+    @property
+    def finding(self) -> str:
+        """At which episodes the arms differ, in a sentence."""
+        if isinstance(self.p, Unavailable):
+            return f"by episode: {self.p.as_dict()['detail']}"
+        apart = [one.episode for one in self.episodes if _at_most(one.p_adjusted, self.alpha)]
+        missing = [one.episode for one in self.episodes if isinstance(one.p, Unavailable)]
+        lacking = f"; not compared: {_ranges(missing)}" if missing else ""
+        if self.p_min > self.alpha:
+            return f"by episode: so few runs can show no difference at {self.alpha:g}{lacking}"
+        where = f"at episodes {_ranges(apart)}" if apart else "at no episode"
+        return f"by episode: arms differ {where} (p for all episodes together {self.p:.3g}){lacking}"
+
+
+def _at_most(p: float | Unavailable, alpha: float) -> bool:
+    return not isinstance(p, Unavailable) and p <= alpha
+
 
 @dataclass
 class _Episode:
@@ -86,6 +103,17 @@ class _Episode:
     whole: Floats | None = None
     plain: Floats | None = None
     why: Unavailable | None = None
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order as ``1, 3-5``."""
+    parts: list[list[int]] = []
+    for one in numbers:
+        if parts and one == parts[-1][-1] + 1:
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def separation_by_episode(

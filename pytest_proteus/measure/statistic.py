@@ -29,6 +29,7 @@ class FinishedSweep(Protocol):
     def strata(self) -> Mapping[str, Sequence[Any]]: ...
     def surfaces_of(self, harness: str) -> Sequence[Surface]: ...
     def shares_seeds(self, harness: str) -> bool: ...
+    def copies(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def _travel(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
 
 
 def _separation(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
-    return sweeps.arm_separation(runs, shared_seeds=sweep.shares_seeds(runs[0].harness))
+    shared = sweep.shares_seeds(runs[0].harness)
+    return sweeps.arm_separation(runs, shared_seeds=shared, copies=sweep.copies())
 
 
 def reliability_at(level: str) -> Statistic:

@@ -11,9 +11,9 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ from pytest_proteus.measure import divergence
 from pytest_proteus.measure.divergence import COMPRESSOR, LEVELS, Draws, Floats
 from pytest_proteus.measure.relabel import ArmSums, Design, on_grid, welch
 from pytest_proteus.measure.unavailable import Result, Unavailable
+
+if TYPE_CHECKING:
+    from pytest_proteus.measure.episodes import SeparationCourse
 
 __all__ = [
     "LEVELS",
@@ -55,6 +58,7 @@ TEXT_TOKEN = "<text>"
 #: Below this ratio to the composition-matched null an arm counts as reproducing itself.
 RELIABLE_BELOW = 0.5
 _SHUFFLES = 20
+_NOT_MEASURED = Unavailable("not_measured")
 _RAREFIED = 10
 
 
@@ -272,6 +276,7 @@ class Reliability(Result):
         seed: of the draws.
         to_others: mean distance of each compared run to the others, in the order given.
         compressor: its name at level ``ncd``, else empty.
+        with_missing: number → its least and most with missing runs put in, see ``measure.missing``; empty without any.
     """
 
     within: float
@@ -292,6 +297,7 @@ class Reliability(Result):
     seed: int
     to_others: tuple[float, ...]
     compressor: str
+    with_missing: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
 
 def reliability(
@@ -482,6 +488,9 @@ class BetweenWithin(Result):
         seed: of the drawn relabelings.
         observations: one a run, arm by arm.
         warnings: sentences that belong beside the numbers.
+        by_episode: the same at each episode, with one error rate for all of them; see ``measure.episodes``.
+        placebos: identical copy of an arm → its separation from that arm, whose p is small by chance alone.
+        with_missing: number → its least and most with missing runs put in, see ``measure.missing``; empty without any.
     """
 
     R: float | Unavailable
@@ -513,6 +522,25 @@ class BetweenWithin(Result):
     seed: int
     observations: tuple[RunDistance, ...]
     warnings: tuple[str, ...] = ()
+    by_episode: SeparationCourse | Unavailable = _NOT_MEASURED
+    placebos: Mapping[str, BetweenWithin | Unavailable] = field(default_factory=dict)
+    with_missing: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the finding where there is one."""
+        return {**super().to_json(), **({"finding": self.finding} if self.finding else {})}
+
+    @property
+    def finding(self) -> str:
+        """What was found along the episodes and of copies, in a sentence; empty where neither was looked at."""
+        said = [self.by_episode.finding] if not isinstance(self.by_episode, Unavailable) else []
+        for copy, placebo in self.placebos.items():
+            if isinstance(placebo, Unavailable):
+                said.append(f"{copy} cannot be compared with the arm that it copies: {placebo.as_dict()['detail']}")
+            else:
+                verdict = "no difference" if placebo.p > placebo.alpha else "a difference, which is chance"
+                said.append(f"{copy} beside the arm that it copies: {verdict} (p {placebo.p:.3g})")
+        return "; ".join(said)
 
 
 @dataclass

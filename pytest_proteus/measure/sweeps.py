@@ -18,10 +18,15 @@ from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.core.units import SurfaceDelta
 from pytest_proteus.measure.audit import Audit, audit_run
 from pytest_proteus.measure.distance import path_length_of_run
+from pytest_proteus.measure.episodes import SeparationCourse, separation_by_episode
+from pytest_proteus.measure.missing import bounded
 from pytest_proteus.measure.strata import by_arm
-from pytest_proteus.measure.stream import BetweenWithin, Reliability, reliability, separation, tool_stream
+from pytest_proteus.measure.stream import BetweenWithin, Reliability, Stream, reliability, separation, tool_stream
 from pytest_proteus.measure.summary import Bounds, Estimate, Observation, estimate
 from pytest_proteus.measure.unavailable import Unavailable
+
+#: Relabelings that are drawn at each episode, and for each way in which missing runs are put in, when not all are used.
+_ALONG, _BOUNDING = 999, 1999
 
 
 class FinishedRun(Protocol):
@@ -54,33 +59,91 @@ def stream_of(run: FinishedRun) -> list[str]:
     return [tool for episode in range(1, run.episodes_complete + 1) for tool in tool_stream(run.trace(episode))]
 
 
+def _whole_stream(run: FinishedRun) -> list[str] | None:
+    """The stream of a complete run; None of any other: streams of unequal length are not comparable."""
+    return stream_of(run) if run.state == "complete" else None
+
+
 def arm_reliability(runs: Sequence[FinishedRun], level: str = "freq") -> dict[str, Reliability | Unavailable]:
     """Arm → whether its complete runs resemble each other: ``ratio`` below 0.5 is reliable; see ``stream.reliability``.
 
-    Runs that are not complete are left out: streams of unequal length are not comparable.
+    Runs that are not complete are missing: their numbers are ``missing.Uncertain``.
     """
-    return {
-        arm: reliability([stream_of(run) for run in listed if run.state == "complete"], level)
-        for arm, listed in by_arm(runs).items()
-    }
+
+    def of(streams: Mapping[str, Sequence[Stream | None]]) -> Reliability | Unavailable:
+        (own,) = streams.values()
+        return reliability(own, level)
+
+    found = {}
+    for arm, listed in by_arm(runs).items():
+        streams = {arm: [_whole_stream(run) for run in listed]}
+        found[arm] = bounded(streams, level, of, of(streams))
+    return found
 
 
 def arm_separation(
-    runs: Sequence[FinishedRun], level: str = "freq", *, shared_seeds: bool = False
+    runs: Sequence[FinishedRun],
+    level: str = "freq",
+    *,
+    shared_seeds: bool = False,
+    copies: Mapping[str, str] | None = None,
 ) -> BetweenWithin | Unavailable:
     """Whether arms differ more than runs of one arm do, over the complete runs; see ``stream.separation``.
+
+    Runs that are not complete are missing: numbers are ``missing.Uncertain`` then. Each episode is compared by itself,
+    too, in those runs that have any.
 
     Args:
         runs: runs of one stratum.
         level: ``freq``, ``order`` or ``ncd``.
         shared_seeds: whether a seed means the same start in every arm.
+        copies: identical copy of an arm → that arm. A copy is compared with its arm and takes no part in the comparison
+            of the others, unless there are no two others.
     """
-    grouped = {arm: [run for run in listed if run.state == "complete"] for arm, listed in by_arm(runs).items()}
-    grouped = {arm: listed for arm, listed in grouped.items() if listed}
-    return separation(
-        {arm: [stream_of(run) for run in listed] for arm, listed in grouped.items()},
+    episodes = {arm: [(run, _episode_streams(run)) for run in listed] for arm, listed in by_arm(runs).items()}
+    copies = {copy: arm for copy, arm in (copies or {}).items() if copy in episodes and arm in episodes}
+    others = [arm for arm in episodes if arm not in copies]
+    compared = others if len(others) > 1 else list(episodes)
+    found = _separated({arm: episodes[arm] for arm in compared}, level, shared_seeds)
+    if isinstance(found, Unavailable):
+        return found
+    placebos = {
+        copy: _separated({arm: episodes[arm] for arm in (arm, copy)}, level, shared_seeds)
+        for copy, arm in copies.items()
+    }  # fmt: skip
+    course = _course({arm: episodes[arm] for arm in compared}, level, shared_seeds)
+    return dataclasses.replace(found, placebos=placebos, by_episode=course)
+
+
+_Read = Mapping[str, Sequence[tuple[FinishedRun, list[Stream]]]]
+
+
+def _episode_streams(run: FinishedRun) -> list[Stream]:
+    return [tool_stream(run.trace(episode)) for episode in range(1, run.episodes_complete + 1)]
+
+
+def _separated(read: _Read, level: str, shared_seeds: bool) -> BetweenWithin | Unavailable:
+    streams: dict[str, list[Stream | None]] = {
+        arm: [[tool for part in parts for tool in part] if run.state == "complete" else None for run, parts in own]
+        for arm, own in read.items()
+    }
+    seeds = {arm: [run.seed for run, _ in own] for arm, own in read.items()}
+
+    def of(given: Mapping[str, Sequence[Stream | None]], permutations: int = _BOUNDING) -> BetweenWithin | Unavailable:
+        return separation(given, level, permutations, seeds=seeds, shared_seeds=shared_seeds)
+
+    return bounded(streams, level, of, of(streams, 10_000))
+
+
+def _course(read: _Read, level: str, shared_seeds: bool) -> SeparationCourse | Unavailable:
+    begun = {arm: [(run, parts) for run, parts in own if parts] for arm, own in read.items()}
+    if max((run.episodes for own in begun.values() for run, _ in own), default=0) < 2:
+        return Unavailable("n_below_minimum", "runs of one episode have no course")
+    return separation_by_episode(
+        {arm: [parts for _, parts in own] for arm, own in begun.items()},
         level,
-        seeds={arm: [run.seed for run in listed] for arm, listed in grouped.items()},
+        _ALONG,
+        seeds={arm: [run.seed for run, _ in own] for arm, own in begun.items()},
         shared_seeds=shared_seeds,
     )
 

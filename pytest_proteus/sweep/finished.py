@@ -67,6 +67,12 @@ class FinishedSweep:
         """Whether a seed means the same start of a harness in every arm."""
         return harness in (self.manifest.get("seeded") or ())
 
+    def copies(self) -> dict[str, str]:
+        """Each identical copy of an arm → the arm that it copies."""
+        controls = self.manifest.get("controls")
+        listed = controls.items() if isinstance(controls, Mapping) else ()
+        return {label: str(_at(told, "of")) for label, told in listed if _at(told, "kind") == "aa"}
+
 
 def _surface(item: Mapping[str, Any]) -> Surface:
     known = {name: value for name, value in item.items() if name in _SURFACE_FIELDS}

@@ -111,6 +111,11 @@ class Plan:
         """The evaluators as the manifest has them."""
         return {name: _evaluator_entry(item) for name, item in self.attached.items()}
 
+    def controls(self) -> dict[str, tuple[str, str]]:
+        """Each control arm → its kind, and the label of the arm that it is one of."""
+        arms = (cell.arm_value for cell in self.cells)
+        return {arm.label: arm.control for arm in arms if arm.control is not None}
+
     def manifest(self) -> dict[str, Any]:
         """The manifest of the sweep's folder."""
         return {
@@ -123,11 +128,7 @@ class Plan:
             "harnesses": list(dict.fromkeys(cell.harness for cell in self.cells)),
             "deterministic": sorted(self.harnesses_that_are("deterministic")),
             "arms": list(dict.fromkeys(cell.arm for cell in self.cells)),
-            "controls": {
-                arm.label: {"kind": arm.control[0], "of": arm.control[1]}
-                for arm in (cell.arm_value for cell in self.cells)
-                if arm.control is not None
-            },
+            "controls": {label: {"kind": kind, "of": of} for label, (kind, of) in self.controls().items()},
             "seeds": sorted({cell.seed for cell in self.cells}),
             "surfaces": {
                 label: [plain(asdict(surface)) for surface in surfaces] for label, surfaces in self.surfaces.items()

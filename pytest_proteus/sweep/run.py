@@ -228,6 +228,10 @@ class Sweep:
         """Whether a seed means the same start of this harness in every arm."""
         return harness in self._plan.harnesses_that_are("seeded")
 
+    def copies(self) -> dict[str, str]:
+        """Each identical copy of an arm → the arm that it copies."""
+        return {label: of for label, (kind, of) in self._plan.controls().items() if kind == "aa"}
+
     def is_deterministic(self, harness: str) -> bool:
         """Whether the same seed always gives the same run of this harness."""
         return harness in self._plan.harnesses_that_are("deterministic")
