@@ -13,6 +13,7 @@ from pytest_proteus.report.tables import blocks, number, printable, wrapped
 #: Fields shown of results that are no estimates, by the first word of a statistic's name; the report has all of them.
 SHOWN = {
     "gap": ("growth", "p", "p_min", "alarm"),
+    "placebo": ("verdict", "failed", "undecided", "passed"),
     "variance": ("seed", "task", "seed_task", "repeat", "stderr"),
     "contrast": ("verdict", "effect", "margin", "p_pass", "p_fail", "p_min"),
     "reliability": ("ratio", "reliable", "within", "null", "p_structure"),

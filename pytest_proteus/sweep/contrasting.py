@@ -7,8 +7,11 @@ from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.contrasts import Contrast, contrast, read_margin
+from pytest_proteus.measure.placebo import placebo
 from pytest_proteus.sweep.declare import nearest
 from pytest_proteus.sweep.run import Run, Sweep
+
+PLACEBO = "how often this gate would fail, pass or not decide an identical copy of an arm"
 
 
 def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +60,7 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
             raise ConfigurationError(f"contrast of {metric!r}: arm and against are both {arm!r}; name two arms")
         share, relative = read_margin(margin, f"contrast of {metric!r}", zero=kind == "superior")
 
-        def of(runs: Sequence[Run], _: Any) -> Contrast:
+        def between_two(runs: Sequence[Run], arm: str, against: str) -> Contrast:
             return contrast(
                 [run for run in runs if run.arm == arm],
                 [run for run in runs if run.arm == against],
@@ -72,7 +75,20 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
                 deterministic=sweep.is_deterministic(runs[0].harness),
             )
 
-        name = f"contrast {metric}: {arm} against {against}, {kind}, margin {margin}, {scale}"
+        asked = f"{kind}, margin {margin}, {scale}"
+        for copy, original in sweep.copies().items():
+            if original in (arm, against):
+
+                def of_copy(runs: Sequence[Run], _: Any, copy: str = copy, original: str = original) -> Any:
+                    return placebo(between_two(runs, copy, original), known.bounds)
+
+                name = f"placebo {metric}: {copy} against {original}, {asked}"
+                statistic(sweep, Statistic(name, of_copy, "neutral", "shares of swaps of identical runs", PLACEBO))
+
+        def of(runs: Sequence[Run], _: Any) -> Contrast:
+            return between_two(runs, arm, against)
+
+        name = f"contrast {metric}: {arm} against {against}, {asked}"
         told = "how much worse an arm is than another, runs of one seed in pairs; a pass is no worse than the margin"
         return statistic(sweep, Statistic(name, of, known.direction, f"{scale} of {metric}", told))
 

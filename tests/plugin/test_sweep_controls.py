@@ -70,3 +70,35 @@ def test_arms_can_be_controls_on_the_command_line(suite):
         passed=3
     )
     assert set(suite.states()) == {"neutral-s0", "neutral_aa-s0", "neutral_frozen-s0"}
+
+
+PLACEBOS = """
+import pytest
+from pytest_proteus import NEUTRAL, Arm, review
+
+base, changed = Arm("base", disposition=NEUTRAL), Arm("changed", disposition=review("notes"))
+pytestmark = [
+    pytest.mark.sweep(episodes=2, arm=[base, changed, base.aa()], seed=range(3)),
+    pytest.mark.evaluator("units:notes", direction="higher"),
+]
+
+def test_a_gate_and_what_it_makes_of_a_copy(contrast, gate):
+    gate("notes", contrast("units:notes", arm="changed", against="base", margin="10%"))
+
+def test_arms(separation):
+    assert set(separation.sizes) == {"base", "changed"}
+    assert separation.placebos["base_aa"].p > 0.05
+    assert len(separation.by_episode.episodes) == 2
+"""
+
+
+def test_the_report_says_what_a_copy_would_have_come_to(suite):
+    suite.write(PLACEBOS)
+    result = suite.run()
+    result.assert_outcomes(passed=2)
+    entries = {entry["name"]: entry["value"] for entry in suite.sweep["statistics"]}
+    placebo = entries["placebo units:notes: base_aa against base, noninferior, margin 10%, difference"]
+    assert (placebo["verdict"], placebo["failed"], placebo["swaps"]) == ("pass", 0.0, 8)
+    assert "base_aa beside the arm that it copies: no difference" in entries["separation"]["finding"]
+    assert len(entries["separation"]["by_episode"]["episodes"]) == 2
+    result.stdout.fnmatch_lines(["*a copy that changes nothing: pass*"])
