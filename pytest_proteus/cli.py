@@ -83,6 +83,8 @@ def _run(options: argparse.Namespace) -> int:
         words += ["-c", f"{scratch}/pytest.ini", f"--rootdir={scratch}"]
         words += [f"--proteus-sweep-dir={options.out.absolute()}", f"--proteus-on-existing={options.on_existing}"]
         words += [f"--proteus-endpoint={endpoint}" for endpoint in options.endpoint]
+        if options.sandbox:
+            words.append(f"--proteus-sandbox={options.sandbox}")
         if options.workers != "0":
             words += ["-p", "xdist", "-n", options.workers]
         status, said = _pytest([*words, *options.pytest_words, str(suite)], to_stderr=options.json)
@@ -576,6 +578,9 @@ def _add_run(commands: Any) -> None:
         default=[],
         metavar="[WIRE=]URL",
         help="where the model is, such as anthropic=http://127.0.0.1:8080; repeatable",
+    )
+    run.add_argument(
+        "--sandbox", default="", metavar="RUNG", help="where agents' processes run: auto (default), bwrap or none"
     )
     run.add_argument("--max-turns", type=_count, metavar="N", help="model turns of an episode (default: 100)")
     run.add_argument("--min-turns-per-phase", type=_amount, metavar="N", help="turns kept for each phase")

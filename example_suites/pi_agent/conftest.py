@@ -1,12 +1,16 @@
 """The model is a scripted server on this machine, unless the user names an endpoint."""
 
+import pi_agent_model
 import pytest
-from pi_agent_model import scripted_server
+
+from pytest_proteus.sandbox import choose
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    server = None if config.getoption("proteus_endpoint") else scripted_server()
+    rung = config.getoption("proteus_sandbox") or config.getini("proteus_sandbox") or "auto"
+    pi_agent_model.missing_sandbox = "" if rung == "none" else choose("bwrap").preflight()
+    server = None if config.getoption("proteus_endpoint") else pi_agent_model.scripted_server()
     if server is not None:
         server.start()
         config.add_cleanup(server.stop)

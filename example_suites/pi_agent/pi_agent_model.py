@@ -4,6 +4,9 @@ from importlib.util import find_spec
 
 from pytest_proteus.testing import ModelServer, say, shell, write
 
+#: Why the agent cannot be isolated on this machine; empty when it can, and when the user wants it without.
+missing_sandbox = ""
+
 
 def answer(conversation):
     """The steps that answer the prompt at hand; asked again before each step."""

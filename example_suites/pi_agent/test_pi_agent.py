@@ -2,13 +2,14 @@
 
 import os
 
+import pi_agent_model
 import pytest
 
 from pytest_proteus import NEUTRAL, review
 from pytest_proteus.harnesses.pi import PiHarness
 
 pytest.importorskip("aiohttp", reason="the scripted model needs the extra [web]: pip install 'pytest-proteus[web]'")
-if missing := PiHarness().preflight():
+if missing := PiHarness().preflight() or pi_agent_model.missing_sandbox:
     pytest.skip(missing, allow_module_level=True)
 
 pytestmark = [

@@ -151,10 +151,12 @@ class HarnessAdapter(Protocol):
 
     Optional attributes, with the value that their absence means: ``continuity_mode`` ("native"),
     ``staged_activation`` (False), ``disposition_in_files`` (False), ``deterministic`` (False: the same seed gives
-    the same bytes), ``seeded`` (False: a seed means the same start in every arm), ``validate_candidate(harness_root)
-    -> str`` (an empty string for a viable candidate, else one sentence that says what is wrong; no model is called),
-    ``preflight() -> str`` (why the harness cannot run on this machine: its cells are skipped with that sentence), and
-    ``unconfigured(model) -> str`` (what the user has not configured: a usage error before anything runs).
+    the same bytes), ``seeded`` (False: a seed means the same start in every arm), ``runs_code`` (True; False where no
+    process is started and nothing is run that the subject wrote), ``sandbox`` (where the agent's processes live;
+    None is replaced by the session's), ``validate_candidate(harness_root) -> str`` (an empty string for a viable
+    candidate, else one sentence that says what is wrong; no model is called), ``preflight() -> str`` (why the harness
+    cannot run on this machine: its cells are skipped with that sentence), and ``unconfigured(model) -> str`` (what the
+    user has not configured: a usage error before anything runs).
     """
 
     name: str

@@ -27,7 +27,7 @@ from pytest_proteus.core.trees import remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
 from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
 from pytest_proteus.harnesses.traces import bounded_text, open_folder, read_regular, surface_finder
-from pytest_proteus.sandbox import LocalSandbox, Outcome
+from pytest_proteus.sandbox import LocalSandbox, Outcome, Sandbox
 from pytest_proteus.sandbox.none import SupervisorLost
 
 #: What of our own environment a way to the network may need.
@@ -84,7 +84,8 @@ class Launch:
 
     Args:
         model: the model's name, as the endpoint knows it.
-        wire, url: protocol and base URL, the latter without a version; both empty for the agent's own providers.
+        wire, url: protocol and base URL as the agent reaches it from its sandbox, the latter without a version; both
+            empty for the agent's own providers.
         key: the variable that holds the key.
         reasoning: whether the model is asked to think before it answers.
         harness: the tree, which is the working folder.
@@ -187,7 +188,7 @@ class AgentHarness:
             providers, or its vendor's endpoint: their usual key variables are handed over.
         agent: path of the agent's program; None to look for it (see ``harnesses.install.find_agent``).
         reasoning: whether the endpoint's model is asked to think before it answers.
-        sandbox: where the agent runs.
+        sandbox: where the agent runs; None for what the session says, and for ``none`` outside of one.
 
     Raises:
         ConfigurationError: no endpoint whose wire the agent speaks.
@@ -206,12 +207,12 @@ class AgentHarness:
         agent: str | Path | None = None,
         *,
         reasoning: bool = False,
-        sandbox: LocalSandbox | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         # paths and addresses are private: they do not shape what the agent does
         self._url = ""
         self._agent = agent
-        self._sandbox = sandbox or LocalSandbox()
+        self.sandbox = sandbox
         self._found: FoundAgent | None = None
         self.wire = ""
         self.reasoning = reasoning
@@ -253,12 +254,26 @@ class AgentHarness:
         except ConfigurationError as error:
             return str(error)
         if has_key and model:
-            return ""
+            return self._shut_in()
         key = KEYS[self.agent.wires[0]][0]
         way = "" if has_key else f"give --proteus-endpoint=[WIRE=]URL or set a key, such as {key}, and "
         missing = "model" if has_key else "model endpoint and no key" if model else "model, endpoint or key"
         named = way.removesuffix(", and ") if model else f"{way}name a model with --proteus-model or a model axis"
         return f"harness {self.name} has no {missing}: {named} (in `proteus run`: --endpoint, --model)"
+
+    @property
+    def _place(self) -> Sandbox:
+        return self.sandbox or LocalSandbox()
+
+    def _shut_in(self) -> str:
+        """Why the agent could not reach a model from its sandbox, in one sentence; empty when it could."""
+        if self._url or not self.agent.own_providers or self._place.name == "none":
+            return ""
+        return (
+            f"harness {self.name} reaches one endpoint only from sandbox {self._place.name}: name it with "
+            f"--proteus-endpoint=WIRE=URL, such as anthropic=https://api.anthropic.com, and the model without its "
+            f"provider, or write --proteus-sandbox=none"
+        )
 
     def surfaces(self) -> Sequence[Surface]:
         """``instructions`` (the file that the agent reads), ``notes``, ``skills`` (a folder a skill) and ``tools``."""
@@ -358,13 +373,11 @@ class AgentHarness:
         return self._found
 
     def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str) -> Launch:
-        wire, url, model = self.wire, self._url, spec.model
-        if not url and not self.agent.own_providers:
-            wire, url, model = self._at_vendor(model)
+        wire, url, model = self._endpoint(spec.model)
         return Launch(
             model=model,
             wire=wire,
-            url=url,
+            url=self._place.address(url),
             key=KEYS[wire][0] if wire else "",
             reasoning=self.reasoning,
             harness=spec.harness_root,
@@ -377,8 +390,10 @@ class AgentHarness:
             turns=spec.phase_turns.get(phase) or spec.max_turns,
         )
 
-    def _at_vendor(self, model: str) -> tuple[str, str, str]:
-        """Wire, base URL and model's name at the vendor whose key is in the environment."""
+    def _endpoint(self, model: str) -> tuple[str, str, str]:
+        """Wire, base URL and model's name: as given, or at the vendor whose key is in the environment."""
+        if self._url or self.agent.own_providers:
+            return self.wire, self._url, model
         wire = _keyed_wire(self.agent.wires)
         if not wire:
             raise ConfigurationError(
@@ -388,7 +403,7 @@ class AgentHarness:
         return wire, _base_url(url, wire), model.removeprefix(prefix)
 
     def _run(self, spec: EpisodeSpec, launch: Launch, prompt: str) -> Outcome:
-        return self._sandbox.launch(
+        return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
             cwd=spec.harness_root,
@@ -396,6 +411,9 @@ class AgentHarness:
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
+            writable=[spec.harness_root, launch.home.parent, launch.traces],
+            readable=self._program().argv,
+            endpoint=self._endpoint(spec.model)[1],
         )
 
     def _environment(self, spec: EpisodeSpec, launch: Launch) -> dict[str, str]:
@@ -408,15 +426,10 @@ class AgentHarness:
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             **self.agent.environment(launch),
-            **self._network(),
+            **_network(launch.url),
             **self._key(),
             **spec.extra_env,
         }
-
-    def _network(self) -> dict[str, str]:
-        if self._url and _is_loopback(self._url):
-            return {}
-        return {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
     def _key(self) -> dict[str, str]:
         """The variables that hold keys, as far as this run needs them.
@@ -592,6 +605,8 @@ def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple
     """
     if outcome.interrupted:
         return f"phase {phase} was cut short from outside", "abort"
+    if outcome.exceeded:
+        return f"phase {phase} was stopped: {outcome.exceeded}", "abort"
     if outcome.timed_out:
         raise PhaseTimeout(f"phase {phase} took longer than its time limit and was stopped")
     if damage:
@@ -632,6 +647,13 @@ def _base_url(url: str, wire: str) -> str:
     """The URL without a slash at its end, and for Anthropic without the version, which its clients add themselves."""
     url = url.rstrip("/")
     return url.removesuffix("/v1") if wire == "anthropic" else url
+
+
+def _network(url: str) -> dict[str, str]:
+    """What of our environment a way to ``url`` may need."""
+    if url and _is_loopback(url):
+        return {}
+    return {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
 
 def _is_loopback(url: str) -> bool:

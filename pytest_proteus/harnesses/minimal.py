@@ -102,6 +102,7 @@ class MinimalHarness:
     """
 
     name = "minimal"
+    runs_code = False
     continuity_mode = "none"
     disposition_in_files = False
     deterministic = True

@@ -1,32 +1,61 @@
 """Where an episode's processes live: the rungs of isolation and how one is chosen.
 
-A rung is chosen by name and never stepped down from. So far there is ``none``: no isolation, but supervision, so that
-nothing that an episode started outlives its phase.
+A rung is chosen by name and never stepped down from. ``bwrap`` isolates; ``none`` does not, but supervises, so that
+nothing that an episode started outlives its phase, as nothing does in ``bwrap``.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.sandbox.bwrap import BwrapSandbox, Limits, open_folders, sandbox_user
 from pytest_proteus.sandbox.none import LocalSandbox, Outcome, kill_all
 
 #: Every rung that a user may name, weakest first.
 RUNGS = ("none", "bwrap", "podman", "docker")
 
+Sandbox: TypeAlias = LocalSandbox | BwrapSandbox
 
-def choose(name: str) -> LocalSandbox:
-    """The sandbox of a rung.
+
+def choose(name: str, hidden: Sequence[str | Path] = ()) -> Sandbox:
+    """The sandbox of a rung; ``auto`` is ``bwrap``. Whether it can be used here, its ``preflight`` says.
+
+    Args:
+        name: a rung.
+        hidden: folders that no agent may see.
 
     Raises:
         ConfigurationError: an unknown rung, or one that this version cannot give.
     """
     if name == "none":
         return LocalSandbox()
-    if name in (*RUNGS, "auto"):
-        raise ConfigurationError(
-            f"sandbox {name!r} is not available in this version; write --proteus-sandbox=none, which supervises the "
-            f"agent's processes but does not keep them from reading or writing outside their run"
-        )
+    if name in ("auto", "bwrap"):
+        return BwrapSandbox(hidden)
+    if name in RUNGS:
+        raise ConfigurationError(f"sandbox {name!r} is not available in this version; write bwrap or none")
     raise ConfigurationError(f"unknown sandbox {name!r}; choose one of auto, {', '.join(RUNGS)}")
 
 
-__all__ = ["RUNGS", "LocalSandbox", "Outcome", "choose", "kill_all"]
+def enforcement_of(name: str) -> Mapping[str, str]:
+    """What a rung enforces: see ``enforcement`` of its class."""
+    return BwrapSandbox.enforcement if name == "bwrap" else LocalSandbox.enforcement
+
+
+def let_in(folder: Path) -> Path:
+    """Let the user that boxes of root run as, and nobody else, pass through a folder of ours; the folder."""
+    user = sandbox_user()
+    if user is not None:
+        os.chown(folder, -1, user[1])
+        folder.chmod(0o710)
+    return folder
+
+
+__all__ = [
+    "RUNGS", "BwrapSandbox", "Limits", "LocalSandbox", "Outcome", "Sandbox", "choose", "enforcement_of", "kill_all",
+    "let_in",
+    "open_folders",
+]  # fmt: skip

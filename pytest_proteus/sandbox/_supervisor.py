@@ -3,15 +3,19 @@
 Started as ``python -I -S <this> ORDER LIFELINE STATUS`` (three descriptors). It reads its order, starts the command as
 a child, adopts every orphan among its descendants, and when the command ends, its time is over or the lifeline's other
 end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its own, and its report
-only when no descendant is left; then it ends.
+only when no descendant is left; then it ends. An order with a box has the command started by bubblewrap: the supervisor
+stays outside, where no process of the box can see it, sets the box's limits and hands out a listener of its network.
 """
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -24,8 +28,20 @@ _RESET = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
 )
 
+PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+
+#: The ioctl that opens the user namespace which owns a namespace; flags of setns.
+NS_GET_USERNS = 0xB701
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+
+#: Seconds that bubblewrap may take before it starts the command.
+BOX_SECONDS = 30.0
+
+#: Seconds between two looks at what a box uses, and entries of its folders after which a look ends.
+LOOK_SECONDS = 0.25
+LOOK_ENTRIES = 200_000
 
 
 def main() -> None:
@@ -34,16 +50,20 @@ def main() -> None:
     order_fd, lifeline, status = map(int, sys.argv[1:4])
     for descriptor in (order_fd, lifeline, status):
         os.set_inheritable(descriptor, False)
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     with os.fdopen(order_fd, "rb") as file:
         text = file.read()
     if not text:
         return  # whoever started us died before it gave an order
     report = Supervisor(json.loads(text), lifeline).run(status)
     os.write(status, json.dumps(report).encode("ascii") + b"\n")
+
+
+def libc(name: str, *arguments: int) -> None:
+    """Call a function of the C library that returns 0 when it succeeds."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
 class Supervisor:
@@ -54,6 +74,8 @@ class Supervisor:
         self.lifeline = lifeline
         self.parent = os.getppid()
         self.main = 0
+        self.box = Box(order["box"], order["argv"]) if order["box"] else None
+        self.exceeded = ""
         self.returncode: int | None = None
         self.alarm, writer = os.pipe()
         for descriptor in (self.alarm, writer):
@@ -74,15 +96,19 @@ class Supervisor:
         os.write(status, b"%d\n" % self.main)
         interrupted = timed_out = False
         try:
-            interrupted = self.wait(self.order["timeout"]) == "cut"
-            if not interrupted and self.returncode is None:
+            ended = self.wait(self.order["timeout"])
+            if ended == "time":
                 timed_out = True
-                self.send(self.main, self.order["stop_signal"])
-                interrupted = self.wait(self.order["grace"]) == "cut"
+                send(self.box.command() if self.box else self.main, self.order["stop_signal"])
+                ended = self.wait(self.order["grace"])
+            interrupted = ended == "cut"
         finally:
             left_over, survivors = self.kill_descendants()
+        if self.box and ended == "ended" and self.returncode == 1 and not self.box.has_run():
+            return {"start_error": "", "box_error": True}
         return {
             "start_error": "",
+            "exceeded": self.exceeded,
             "returncode": self.returncode,
             "timed_out": timed_out,
             "interrupted": interrupted,
@@ -102,8 +128,10 @@ class Supervisor:
         os.dup2(nothing, 1)
         with os.fdopen(failed, "rb") as file:
             error = file.read().decode("utf-8", "replace")
+        if self.box and not error:
+            error = self.box.open(self.lifeline)
         if error:
-            self.reap()
+            self.kill_descendants()
         return error
 
     def become_command(self, failed: int) -> None:
@@ -112,6 +140,8 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
             for number in _RESET:
                 signal.signal(number, signal.SIG_DFL)
+            if self.box:
+                self.box.become()
             os.chdir(self.order["cwd"])
             os.execvpe(self.order["argv"][0], self.order["argv"], self.order["env"])
         except BaseException as error:
@@ -121,8 +151,10 @@ class Supervisor:
             os._exit(127)
 
     def wait(self, seconds: float) -> str:
-        """Until the command ends ("ended"), the time is over ("time"), or we are to give up ("cut")."""
+        """Until the command ends ("ended"), the time is over ("time"), a limit is exceeded ("over"), or we are to give
+        up ("cut")."""
         deadline = time.monotonic() + seconds
+        look = LOOK_SECONDS if self.box else 1.0
         while True:
             self.reap()
             if self.returncode is not None:
@@ -133,7 +165,10 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0:
                 return "time"
-            ready, _, _ = select.select([self.lifeline, self.alarm], [], [], min(left, 1.0))
+            self.exceeded = self.box.exceeded() if self.box else ""
+            if self.exceeded:
+                return "over"
+            ready, _, _ = select.select([self.lifeline, self.alarm], [], [], min(left, look))
             if self.lifeline in ready:
                 return "cut"
             if self.alarm in ready:
@@ -155,6 +190,8 @@ class Supervisor:
         """Kill round after round until none is left; (how many besides the command, those that remain)."""
         deadline = time.monotonic() + self.order["kill_seconds"]
         met: set[int] = set()
+        if self.box:
+            self.box.kill()
         while not self.reap() and time.monotonic() < deadline:
             met |= kill_round(lambda: descendants(os.getpid()), deadline)
             select.select([self.alarm], [], [], 0.05)
@@ -163,9 +200,170 @@ class Supervisor:
         met.discard(self.main)
         return len(met), [] if self.reap() else sorted(descendants(os.getpid()))
 
-    @staticmethod
-    def send(pid: int, number: int) -> None:
-        send(pid, number)
+
+class Box:
+    """What the supervisor does for a command that bubblewrap starts: see ``bwrap.py`` for the order's keys."""
+
+    def __init__(self, order: dict, argv: list[str]) -> None:  # type: ignore[type-arg]
+        self.order = order
+        self.told, self.telling = os.pipe()  # bubblewrap's own status
+        self.holding, self.hold = os.pipe()  # it starts the command when something comes through
+        self.init = -1
+        self.init_pid = 0
+        self.text = b""
+        self.look_after = 0.0
+        self.disk_before = -1
+        if order["door"] is not None:
+            os.set_inheritable(order["door"], False)
+        argv[argv.index("STATUS")], argv[argv.index("HOLD")] = str(self.telling), str(self.holding)
+
+    def become(self) -> None:
+        """In the child that becomes bubblewrap: its user, limits and descriptors, and death with the supervisor."""
+        for name, value in self.order["limits"].items():
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (value, value))
+        parent = os.getppid()
+        self.drop_rights()
+        libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(127)
+        for descriptor in (self.telling, self.holding):
+            os.set_inheritable(descriptor, True)
+
+    def drop_rights(self) -> None:
+        if self.order["user"] is not None:
+            uid, gid = self.order["user"]
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+
+    def open(self, lifeline: int) -> str:
+        """Wait for the namespaces, set what can only be set in them, and let the command start; what went wrong."""
+        os.close(self.telling)
+        os.close(self.holding)
+        pid = self.read_init(lifeline)
+        if not pid:
+            return ""  # bubblewrap says why on the command's standard error
+        failed, writer = os.pipe()
+        helper = os.fork()
+        if helper == 0:
+            try:
+                self.enter(pid)
+            except BaseException as wrong:
+                os.write(writer, str(wrong).encode("utf-8", "replace")[:2000])
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(failed, "rb") as file:
+            error = file.read().decode("utf-8", "replace")
+        os.waitpid(helper, 0)
+        if self.order["door"] is not None:
+            os.close(self.order["door"])
+        if error:
+            return f"its namespaces cannot be entered: {error}"
+        os.write(self.hold, b"x")
+        return ""
+
+    def read_init(self, lifeline: int) -> int:
+        """The process id of the first process in the box; 0 when there is none."""
+        deadline = time.monotonic() + BOX_SECONDS
+        while not self.text.rstrip().endswith(b"}"):
+            ready, _, _ = select.select([self.told, lifeline], [], [], max(deadline - time.monotonic(), 0))
+            data = os.read(self.told, 4096) if self.told in ready else b""
+            if not data:
+                return 0
+            self.text += data
+        self.init_pid = int(json.loads(self.text)["child-pid"])
+        with contextlib.suppress(OSError):
+            self.init = os.pidfd_open(self.init_pid)
+        return self.init_pid
+
+    def enter(self, pid: int) -> None:
+        """In a process of its own: limit the number of processes, and hand over a listener in the box's network."""
+        network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        user = fcntl.ioctl(network, NS_GET_USERNS)
+        self.drop_rights()
+        # in the box's own user namespace, so that other boxes of the same user do not count
+        count = self.order["processes"]
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (count, count))
+        if self.order["door"] is None:
+            return
+        libc("setns", user, CLONE_NEWUSER)
+        libc("setns", network, CLONE_NEWNET)
+        listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        # the loopback device may not be up yet, and there is no other
+        listener.bind(("0.0.0.0", self.order["port"]))
+        listener.listen(128)
+        door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.order["door"])
+        rights = listener.fileno().to_bytes(4, sys.byteorder)
+        door.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+
+    def has_run(self) -> bool:
+        """Whether the command was started: only then bubblewrap tells its exit status."""
+        os.set_blocking(self.told, False)
+        with contextlib.suppress(OSError):
+            self.text += os.read(self.told, 4096)
+        return b'"exit-code"' in self.text
+
+    def command(self) -> int:
+        """The command's process id: it is the oldest child of the first process."""
+        with contextlib.suppress(OSError, ValueError, IndexError), open(self.children) as file:  # noqa: PTH123
+            return int(file.read().split()[0])
+        return self.init_pid
+
+    @property
+    def children(self) -> str:
+        return f"/proc/{self.init_pid}/task/{self.init_pid}/children"
+
+    def kill(self) -> None:
+        """Kill the first process: all others of the box die with it."""
+        if self.init >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.init, signal.SIGKILL)
+
+    def exceeded(self) -> str:
+        """Which limit the box is over, in words; empty when none."""
+        now = time.monotonic()
+        if now < self.look_after:
+            return ""
+        memory, disk = self.memory(), self.disk()
+        if self.disk_before < 0:
+            self.disk_before = disk  # a large task is no offence; and what no look ends is left alone then
+        # looking takes at most a tenth of the time
+        self.look_after = time.monotonic() + max(LOOK_SECONDS, 9 * (time.monotonic() - now))
+        for name, used in (("memory", memory), ("disk", disk - self.disk_before)):
+            if used > self.order[name]:
+                return f"it used more {name} than the {self.order[name] >> 20} MiB that it may"
+        return ""
+
+    def memory(self) -> int:
+        """Bytes of memory, files that are mapped left out."""
+        total = 0
+        page = os.sysconf("SC_PAGE_SIZE")
+        for pid in descendants(self.init_pid):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
+                    numbers = file.read().split()
+                total += page * (int(numbers[1]) - int(numbers[2]))
+        return total
+
+    def disk(self) -> int:
+        """Bytes that the writable folders take; so many entries that a look does not end are too many bytes."""
+        total = entries = 0
+        todo = list(self.order["writable"])
+        while todo:
+            with contextlib.suppress(OSError), os.scandir(todo.pop()) as items:
+                for item in items:
+                    entries += 1
+                    if entries > LOOK_ENTRIES:
+                        return sys.maxsize
+                    found = item.stat(follow_symlinks=False)
+                    total += found.st_blocks * 512
+                    if item.is_dir(follow_symlinks=False):
+                        todo.append(item.path)
+        return total
 
 
 def send(pid: int, number: int) -> None:

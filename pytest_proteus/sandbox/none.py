@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
-from pytest_proteus.sandbox._supervisor import descendants, kill_round, session
+from pytest_proteus.sandbox._supervisor import BOX_SECONDS, descendants, kill_round, session
 
 _SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 
@@ -34,12 +34,18 @@ KILL_SECONDS = 10.0
 #: Seconds after the time limit and its grace at which a supervisor that does not run is taken for stopped.
 STOPPED_SECONDS = 1.0
 
+_NEEDS_LINUX = "running an agent as a supervised process needs Linux"
+
 #: Ends of the lifelines of running supervisors. Taking one out is atomic, so that a signal handler needs no lock.
 _lifelines: set[int] = set()
 
 
 class SupervisorLost(ApparatusError):
     """Something killed the supervisor: the subject can do that, and no retry would make it stop."""
+
+
+class BoxError(ApparatusError):
+    """Bubblewrap could not build the box; says what bubblewrap said."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,12 @@ class Outcome:
         stdout, stderr: what was kept of the output; bytes that are not UTF-8 are replaced.
         stdout_truncated, stderr_truncated: whether the middle of the output was left out.
         seconds: wall time from start to the death of the last descendant.
-        left_over: how many descendants had to be killed after the process itself had ended.
+        left_over: how many descendants had to be killed after the process itself had ended; None where the kernel kills
+            them uncounted.
         interrupted: whether ``kill_all`` cut it short.
+        exceeded: which limit it was stopped for, as the end of a sentence; empty when for none.
+        calls: how many calls of the model's endpoint were passed on; None where nothing counts them.
+        refused: how many requests were not passed on.
     """
 
     returncode: int
@@ -63,8 +73,11 @@ class Outcome:
     stdout_truncated: bool
     stderr_truncated: bool
     seconds: float
-    left_over: int = 0
+    left_over: int | None = 0
     interrupted: bool = False
+    exceeded: str = ""
+    calls: int | None = None
+    refused: int | None = None
 
 
 class LocalSandbox:
@@ -78,12 +91,24 @@ class LocalSandbox:
             "writes_outside": "absent",
             "hidden_reads": "absent",
             "network": "absent",
+            "processes": "absent",
+            "file_size": "absent",
+            "disk": "absent",
             "memory": "absent",
+            "cpu": "absent",
             "time": "enforced",
             "output": "enforced",
             "processes_dead": "enforced",
         }
     )
+
+    def address(self, url: str) -> str:
+        """The base URL at which a subject reaches the endpoint ``url``."""
+        return url
+
+    def preflight(self) -> str:
+        """Why processes cannot be supervised here, in one sentence; empty when they can."""
+        return "" if sys.platform.startswith("linux") else _NEEDS_LINUX
 
     def launch(
         self,
@@ -97,6 +122,9 @@ class LocalSandbox:
         grace: float = 3.0,
         stdout_limit: int = 1 << 20,
         stderr_limit: int = 1 << 20,
+        writable: Sequence[str | Path] = (),
+        readable: Sequence[str | Path] = (),
+        endpoint: str = "",
     ) -> Outcome:
         """Run a command to its end and return when it and all that it started are dead. May be called from any thread.
 
@@ -107,6 +135,7 @@ class LocalSandbox:
             stdin: text that the command reads; then end of file.
             timeout: seconds until ``stop_signal`` is sent to the command, and ``grace`` more until all is killed.
             stdout_limit, stderr_limit: bytes that are kept, half of them from the end; the rest is read and dropped.
+            writable, readable, endpoint: what the command needs besides; for rungs that give it nothing else.
 
         Raises:
             ConfigurationError: the command cannot be started.
@@ -114,38 +143,60 @@ class LocalSandbox:
             ApparatusError: something could not be killed.
         """
         order = {
+            "name": argv[0],
             "argv": list(argv),
             "env": dict(env),
             "cwd": str(cwd),
             "timeout": timeout,
             "stop_signal": int(stop_signal),
             "grace": grace,
-            "kill_seconds": KILL_SECONDS,
+            "box": None,
         }
-        began = time.monotonic()
-        with _supervised(json.dumps(order).encode("ascii")) as (supervisor, status):
-            out, err = _Kept(stdout_limit), _Kept(stderr_limit)
-            report = _attend(supervisor, status, stdin.encode("utf-8", "surrogateescape"), out, err, timeout + grace)
-        if report is None:
-            raise SupervisorLost(
-                f"the process that supervises {argv[0]!r} ended without a report, as when the command kills it: "
-                f"{err.text()[-300:]}".rstrip(": ")
-            )
-        if report.get("start_error"):
-            raise ConfigurationError(f"{argv[0]!r} cannot be started in {cwd}: {report['start_error']}")
-        if report["survivors"]:
-            raise ApparatusError(f"processes {report['survivors']} that {argv[0]!r} started could not be killed")
-        return Outcome(
-            returncode=report["returncode"],
-            timed_out=report["timed_out"],
-            stdout=out.text(),
-            stderr=err.text(),
-            stdout_truncated=out.truncated,
-            stderr_truncated=err.truncated,
-            seconds=time.monotonic() - began,
-            left_over=report["left_over"],
-            interrupted=report["interrupted"],
+        return supervise(order, stdin=stdin, stdout_limit=stdout_limit, stderr_limit=stderr_limit)
+
+
+def supervise(
+    order: Mapping[str, Any], *, stdin: str, stdout_limit: int, stderr_limit: int, descriptors: Sequence[int] = ()
+) -> Outcome:
+    """Have a supervisor carry out an order; returns and raises as ``LocalSandbox.launch``.
+
+    Args:
+        order: see ``_supervisor.py``.
+        descriptors: what the supervisor inherits besides, under the same numbers.
+
+    Raises:
+        BoxError: bubblewrap could not build the box.
+    """
+    began = time.monotonic()
+    command, cwd = order["name"], order["cwd"]
+    text = json.dumps({**order, "kill_seconds": KILL_SECONDS}).encode("ascii")
+    with _supervised(text, descriptors) as (supervisor, status):
+        out, err = _Kept(stdout_limit), _Kept(stderr_limit)
+        seconds = order["timeout"] + order["grace"] + (BOX_SECONDS if order["box"] else 0)
+        report = _attend(supervisor, status, stdin.encode("utf-8", "surrogateescape"), out, err, seconds)
+    if report is None:
+        raise SupervisorLost(
+            f"the process that supervises {command!r} ended without a report, as when the command kills it: "
+            f"{err.text()[-300:]}".rstrip(": ")
         )
+    if report.get("start_error"):
+        raise ConfigurationError(f"{command!r} cannot be started in {cwd}: {report['start_error']}")
+    if report.get("box_error"):
+        raise BoxError(err.text()[-2000:].strip())
+    if report["survivors"]:
+        raise ApparatusError(f"processes {report['survivors']} that {command!r} started could not be killed")
+    return Outcome(
+        returncode=report["returncode"],
+        timed_out=report["timed_out"],
+        stdout=out.text(),
+        stderr=err.text(),
+        stdout_truncated=out.truncated,
+        stderr_truncated=err.truncated,
+        seconds=time.monotonic() - began,
+        left_over=report["left_over"],
+        interrupted=report["interrupted"],
+        exceeded=report["exceeded"],
+    )
 
 
 def pause(seconds: float) -> bool:
@@ -173,10 +224,10 @@ def kill_all() -> None:
 
 
 @contextlib.contextmanager
-def _supervised(order: bytes) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _supervised(order: bytes, descriptors: Sequence[int] = ()) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A running supervisor and the descriptor of its status pipe; it is gone when the block ends, however it ends."""
     if not sys.platform.startswith("linux"):
-        raise ConfigurationError("running an agent as a supervised process needs Linux")
+        raise ConfigurationError(_NEEDS_LINUX)
     order_read, order_write = os.pipe()
     line_read, line_write = os.pipe()
     status_read, status_write = os.pipe()
@@ -188,7 +239,7 @@ def _supervised(order: bytes) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
             supervisor = subprocess.Popen(
                 # by descriptor: the subject can read this command line, and the script's path names the framework
                 [sys.executable, "-I", "-S", f"/dev/fd/{script}", *map(str, (order_read, line_read, status_write))],
-                pass_fds=(script, order_read, line_read, status_write),
+                pass_fds=(script, order_read, line_read, status_write, *descriptors),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -247,6 +298,7 @@ _OUT_OF_TIME = {
     "interrupted": False,
     "left_over": 0,
     "survivors": [],
+    "exceeded": "",
 }
 
 

@@ -81,7 +81,9 @@ def adapter_condition(adapter: Any, label: str) -> dict[str, Any]:
         "source_sha256": class_digest(kind),
         "version": plain(getattr(adapter, "version", None)),
         "knobs": {
-            name: _knob(value) for name, value in sorted(getattr(adapter, "__dict__", {}).items()) if name[:1] != "_"
+            name: _knob(value)
+            for name, value in sorted(getattr(adapter, "__dict__", {}).items())
+            if name[:1] != "_" and name != "sandbox"  # which rung it is, the plan says
         },
         "surfaces": [plain(asdict(surface)) for surface in adapter.surfaces()],
     }
@@ -105,7 +107,7 @@ def arm_condition(arm: Arm, files_sha256: str | None) -> dict[str, Any]:
     }
 
 
-def sweep_condition(declaration: Declaration, evaluators: Mapping[str, EvaluatorSpec], sandbox: str) -> dict[str, Any]:
+def sweep_condition(declaration: Declaration, evaluators: Mapping[str, EvaluatorSpec]) -> dict[str, Any]:
     """What all cells of a sweep share."""
     shaping = [
         evaluator_condition(spec)
@@ -121,7 +123,6 @@ def sweep_condition(declaration: Declaration, evaluators: Mapping[str, Evaluator
         "phases": list(declaration.phases),
         "budget": plain(asdict(declaration.budget)),
         "phase_timeout": declaration.phase_timeout,
-        "sandbox": sandbox,
     }
 
 

@@ -19,6 +19,7 @@ from pytest_proteus.core.config import RunConfig, RunResult
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl
+from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -84,7 +85,7 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     """
     began = time.perf_counter()
     config = run_config(plan, cell, out, should_stop)
-    reason = preflight(config)
+    reason = preflight(config.adapter)
     if reason:
         record.state, record.reason = "skipped", reason
         return record
@@ -99,9 +100,9 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     return record
 
 
-def preflight(config: RunConfig) -> str:
-    """Why the harness cannot run here, in one sentence; empty when it can, and when it does not say."""
-    return str(getattr(config.adapter, "preflight", str)() or "")
+def preflight(adapter: Any) -> str:
+    """Why a harness cannot run here, in one sentence; empty when it can, and when it does not say."""
+    return str(getattr(adapter, "preflight", str)() or "")
 
 
 def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
@@ -115,7 +116,10 @@ def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
         key = cell.harness, cell.model
         if key in asked or _is_complete(out, plan.run_ids[cell]):
             continue
-        asked[key] = str(getattr(plan.adapter(cell), "unconfigured", lambda _: "")(cell.model or ""))
+        adapter = plan.adapter(cell)
+        asked[key] = str(getattr(adapter, "unconfigured", lambda _: "")(cell.model or ""))
+        if not asked[key] and plan.rungs[cell.harness] and not preflight(adapter):
+            asked[key] = str(getattr(getattr(adapter, "sandbox", None), "preflight", str)())
         if asked[key]:
             raise ConfigurationError(f"{plan.declaration.where}: {asked[key]}")
 
@@ -176,7 +180,7 @@ def live_root(out: Path, run_id: str) -> Path:
 
 
 def _neutral_base() -> Path:
-    for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+    for parent in open_folders():
         base = Path(parent) / f"ws-{os.getuid()}"
         if not _is_neutral(base):
             continue
@@ -186,8 +190,8 @@ def _neutral_base() -> Path:
         except OSError:
             continue
         if base.is_dir() and not base.is_symlink() and found.st_uid == os.getuid():
-            return base
-    return Path(tempfile.mkdtemp(prefix="ws-"))
+            return let_in(base)
+    return let_in(Path(tempfile.mkdtemp(prefix="ws-")))
 
 
 def _is_neutral(base: Path) -> bool:

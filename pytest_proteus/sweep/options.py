@@ -11,7 +11,7 @@ import pytest
 ON_EXISTING = ("resume", "fresh", "refuse", "overwrite")
 RETRY = ("errored", "lost", "skipped", "timeout")
 WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini")
-SANDBOXES = ("none",)
+SANDBOXES = ("auto", "bwrap", "none")
 UNDECIDED = ("fail", "pass", "skip")
 
 #: Where the session lies when it is given the sweep's folder itself, and so has no other place of its own.
@@ -21,7 +21,13 @@ OWN_SESSION = ".session"
 _VALUES = {
     "seeds": ("string", "", "N", "run seeds 0 … N-1, whatever the seed fixture lists (default: 6)"),
     "episodes": ("string", "", "N", "episodes of each run, in place of the declared number"),
-    "sandbox": ("string", "none", "RUNG", "where agents' processes run; only 'none' (supervised, not isolated) so far"),
+    "sandbox": (
+        "string",
+        "auto",
+        "RUNG",
+        "where agents' processes run: bwrap (isolated), none (supervised, kept from nothing), or auto (default): bwrap "
+        "for agents that run code",
+    ),
     "out": ("string", "", "DIR", "write to DIR/<sweep>/ in place of .proteus/<sweep>/<number>/"),
     "on-existing": (
         "string",

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_proteus import sandbox
 from pytest_proteus.core.adapter import HarnessAdapter, Surface
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec, GoalConfig
@@ -34,7 +35,8 @@ class Setting:
     Args:
         root: the session's root folder, where refs and relative folders of arms are looked for.
         episodes: episodes of a run, in place of the declared number.
-        sandbox: the rung on which agents run.
+        sandbox: the rung on which agents run, or ``auto``.
+        hidden: folders that no agent may see.
         endpoints: wire protocol → base URL.
         agents: agent name → path of its executable.
         harnesses: names that plugins registered.
@@ -42,7 +44,8 @@ class Setting:
 
     root: Path
     episodes: int | None = None
-    sandbox: str = "none"
+    sandbox: str = "auto"
+    hidden: tuple[Path, ...] = ()
     endpoints: Mapping[str, str] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
     harnesses: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Plan:
         members: (harness label, arm label) → files that the arm brings.
         run_ids: cell → opaque id of its run.
         condition: the condition by parts: ``sweep``, ``harnesses``, ``arms``, ``tasks``.
+        rungs: harness label → where its processes run; empty for one that starts none.
     """
 
     declaration: Declaration
@@ -73,6 +77,7 @@ class Plan:
     members: dict[tuple[str, str], list[Member]]
     run_ids: dict[Cell, str]
     condition: dict[str, Any]
+    rungs: dict[str, str]
 
     @property
     def name(self) -> str:
@@ -135,7 +140,7 @@ class Plan:
             },
             "seeded": self.harnesses_that_are("seeded"),
             "evaluators": self.evaluator_entries(),
-            "sandbox": {"requested": self.setting.sandbox, "used": self.setting.sandbox, "enforcement": None},
+            "sandbox": {"requested": self.setting.sandbox, **_sandbox_entry(self.rungs)},
             "condition": self.condition,
             "condition_sha256": conditions.digest(self.condition),
             "measurement_sha256": conditions.measurement_digest({n: a.spec for n, a in self.attached.items()}),
@@ -170,11 +175,40 @@ def _evaluator_entry(item: Attached) -> dict[str, Any]:
     }
 
 
+def _sandbox_entry(rungs: Mapping[str, str]) -> dict[str, Any]:
+    """What a manifest says of the rungs that are used; with several of them, whose each is."""
+    used = {label: rung for label, rung in rungs.items() if rung}
+    found = {rung: dict(sandbox.enforcement_of(rung)) for rung in used.values()}
+    if len(found) > 1:
+        return {"used": ", ".join(f"{rung} for {label}" for label, rung in used.items()), "enforcement": found}
+    return {"used": next(iter(found), "none"), "enforcement": next(iter(found.values()), None)}
+
+
 def make_adapter(value: Any, setting: Setting) -> HarnessAdapter:
-    """A harness from a value of its axis."""
-    return registry.resolve(
+    """A harness from a value of its axis, with the session's sandbox unless it has been made with one of its own."""
+    adapter = registry.resolve(
         value, extra=setting.harnesses, endpoint=dict(setting.endpoints) or None, agents=dict(setting.agents) or None
     )
+    if getattr(adapter, "sandbox", "") is None:
+        adapter.sandbox = sandbox.choose(setting.sandbox, setting.hidden)  # type: ignore[attr-defined]
+    return adapter
+
+
+def _rung(adapter: Any, label: str, asked: str) -> str:
+    """Where the processes of a harness run; empty when it starts none.
+
+    Raises:
+        ConfigurationError: not on the rung that was asked for by name.
+    """
+    if not getattr(adapter, "runs_code", True):
+        return ""
+    used = getattr(getattr(adapter, "sandbox", None), "name", "none")
+    if asked not in ("auto", used):
+        raise ConfigurationError(
+            f"--proteus-sandbox={asked}: harness {label!r} runs what it starts by itself, in sandbox {used}; leave the "
+            f"option out, or give its class an attribute sandbox = None and launch through it (docs/adapters.md)"
+        )
+    return str(used)
 
 
 def make_plan(
@@ -217,11 +251,13 @@ def make_plan(
         for arm in arms.values()
         if arm.files is not None
     }
+    rungs = {label: _rung(adapter, label, setting.sandbox) for label, adapter in adapters.items()}
     condition = {
-        "sweep": conditions.sweep_condition(
-            declaration, {name: item.spec for name, item in attached.items()}, setting.sandbox
-        ),
-        "harnesses": {label: conditions.adapter_condition(adapter, label) for label, adapter in adapters.items()},
+        "sweep": conditions.sweep_condition(declaration, {name: item.spec for name, item in attached.items()}),
+        "harnesses": {
+            label: {**conditions.adapter_condition(adapter, label), "sandbox": rungs[label]}
+            for label, adapter in adapters.items()
+        },
         "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
         "tasks": {cell.task: plain(cell.values.get("task")) for cell in kept if cell.task is not None},
     }
@@ -235,6 +271,7 @@ def make_plan(
         members=members,
         run_ids={cell: _run_id(declaration.name, condition, cell) for cell in kept},
         condition=condition,
+        rungs=rungs,
     )
 
 

@@ -285,6 +285,7 @@ class Scopes:
             root=self.config.rootpath,
             episodes=options.number(self.config, "episodes"),
             sandbox=options.one_of(self.config, "sandbox", options.SANDBOXES),
+            hidden=(self.config.rootpath, self.config.invocation_params.dir, options.base_folder(self.config)),
             endpoints=options.endpoints(self.config),
             agents=options.agents(self.config),
             harnesses=extra,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_proteus.harnesses.pi import PiHarness, configured
+from pytest_proteus.sandbox import choose
 from pytest_proteus.testing import ModelServer, say
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -128,10 +129,13 @@ def test_cells_that_need_nothing_run_without_configuration(tmp_path, agent):
 
 
 @pytest.mark.skipif(not INSTALLED, reason="pi is not on this machine")
-def test_the_seed_line_runs_as_written_where_the_environment_names_an_endpoint(tmp_path, monkeypatch):
+@pytest.mark.parametrize("more", [(), ("--sandbox", "none")], ids=["as_written", "unisolated"])
+def test_the_seed_line_runs_where_the_environment_names_an_endpoint(tmp_path, monkeypatch, more):
+    if not more and (missing := choose("auto").preflight()):
+        pytest.skip(missing)
     with ModelServer(lambda talk: [say("Done.")]) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.endpoint["anthropic"])
-        done = command(*SEED_LINE, cwd=tmp_path)
+        done = command(*SEED_LINE, *more, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert {request.body["model"] for request in server.requests} == {"claude-opus-5-5"}
     manifest = json.loads((tmp_path / "runs" / "navigation" / "manifest.json").read_text())

@@ -81,7 +81,7 @@ def test_a_wrong_declaration_is_told_once_under_xdist(suite):
         ("--proteus-endpoint=ftp", "write [WIRE=]URL"),
         ("--proteus-on-existing=maybe", "write one of resume"),
         ("--proteus-retry=dead", "write one or more of"),
-        ("--proteus-sandbox=jail", "write one of none"),
+        ("--proteus-sandbox=jail", "write one of auto, bwrap, none"),
         ("--proteus-max-missing=some", "a percentage"),
     ],
 )

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.sandbox import LocalSandbox, choose, kill_all, none
+from pytest_proteus.sandbox import LocalSandbox, kill_all, none
 from pytest_proteus.sandbox.none import SupervisorLost
 
 #: Starts a child that leaves its parent, session and process group, closes all, ignores signals, and writes its number.
@@ -275,17 +275,3 @@ def test_no_descriptor_is_left_open():
     for _ in range(3):
         python("pass")
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("auto", "not available in this version; write --proteus-sandbox=none"),
-        ("bwrap", "not available"),
-        ("jail", "unknown sandbox 'jail'"),
-    ],
-)
-def test_only_the_rung_none_can_be_had(name, sentence):
-    assert choose("none").name == "none"
-    with pytest.raises(ConfigurationError, match=sentence):
-        choose(name)
