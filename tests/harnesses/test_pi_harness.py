@@ -253,7 +253,7 @@ def test_addresses_and_paths_are_no_public_attributes(agent):
         for name, value in vars(PiHarness({"gemini": "http://127.0.0.1:7"}, agent)).items()
         if name[0] != "_"
     }
-    assert public == {"wire": "gemini", "reasoning": False}
+    assert public == {"wire": "gemini", "reasoning": False, "sandbox": None}
 
 
 @pytest.mark.parametrize(
