@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,37 @@ def test_equal_sizes_cross_in_twelve_of_256_cases():
         for signs in itertools.product([1, -1], repeat=8)
     )
     assert crossed == 12
+
+
+def crossing_by_hand(values, n_max, looks, alpha):
+    """The same in whole numbers, one choice of signs after the other."""
+    alive = list(itertools.product([1, -1], repeat=n_max))
+    own = tuple(-1 if value < 0 else 1 for value in values)
+    total, crossed = len(alive), 0
+    for k in sorted(looks):
+        if k > len(values):
+            return None
+        sums = {signs: sum(s * abs(v) for s, v in zip(signs[:k], values[:k], strict=True)) for signs in alive}
+        over = set()
+        for bar in sorted(set(sums.values()), reverse=True):
+            tied = {signs for signs in alive if sums[signs] == bar}
+            if crossed + len(over) + len(tied) > Fraction(alpha) * k * total / n_max:
+                break
+            over |= tied
+        if any(signs[: len(own)] == own for signs in over):
+            return k
+        alive = [signs for signs in alive if signs not in over]
+        crossed += len(over)
+    return None
+
+
+@given(
+    st.lists(st.integers(-4, 4), min_size=1, max_size=6),
+    st.sampled_from([{2, 4, 6}, set(range(1, 7)), {3, 6}]),
+    st.sampled_from(["0.05", "0.1", "0.25"]),
+)
+def test_the_crossing_is_that_of_its_definition(values, looks, alpha):
+    assert crossing(values, n_max=6, looks=looks, alpha=float(alpha)) == crossing_by_hand(values, 6, looks, alpha)
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
