@@ -387,6 +387,22 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> int:
+    from pytest_proteus.harnesses import registry
+    from pytest_proteus.harnesses.conformance import check
+    from pytest_proteus.sweep.options import parse_endpoints
+
+    sys.path.insert(0, str(Path.cwd()))  # where a module of one's own lies, as for python -m
+    adapter = registry.make(options.harness, endpoint=parse_endpoints(options.endpoint) or None)
+    found = check(adapter, episode=options.episode, model=options.model)
+    if options.json:
+        _print_json([{"check": one.name, "ok": one.ok, "advice": one.advice} for one in found])
+    else:
+        for one in found:
+            print(one)
+    return 0 if all(one.ok for one in found) else 1
+
+
 def _agents_list(options: argparse.Namespace) -> int:
     from pytest_proteus.harnesses.install import listed
 
@@ -466,6 +482,19 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("run_root", type=Path, metavar="RUN_ROOT", help="folder of one run: OUT/runs/<run-id>")
     export.add_argument("dest", type=Path, metavar="DEST", help="folder to write; it must not exist yet")
     _add_agents(commands)
+    check = _command(
+        commands,
+        "check",
+        _check,
+        "say whether a harness adapter keeps the contract, and what to change where it does not",
+        "proteus check --harness my_package.my_module:MyHarness --episode",
+    )
+    check.add_argument("--harness", required=True, metavar="HARNESS", help="name, or package.module:Class")
+    check.add_argument("--episode", action="store_true", help="run one neutral episode, too; it may cost money")
+    check.add_argument("--model", default="mock", metavar="MODEL", help="model of that episode")
+    check.add_argument(
+        "--endpoint", action="append", default=[], metavar="[WIRE=]URL", help="its model endpoint; repeatable"
+    )
     return parser
 
 

@@ -70,12 +70,24 @@ def resolve(
         ConfigurationError: an unknown name (with the nearest known one), a module or class that cannot be had, or an
             object that is no harness adapter.
     """
+    made = make(value, extra=extra, endpoint=endpoint, agents=agents)
+    return _checked(made, f"harness {value!r}")
+
+
+def make(
+    value: Any,
+    *,
+    extra: Mapping[str, Factory] | None = None,
+    endpoint: Mapping[str, str] | None = None,
+    agents: Mapping[str, str] | None = None,
+) -> Any:
+    """As ``resolve``, but whatever comes of it, be it a harness adapter or not."""
     if not isinstance(value, str):
-        return _checked(value, f"harness {value!r}")
+        return value
     if value.startswith("replay:"):
         from pytest_proteus.harnesses.replay import ReplayHarness
 
-        return _checked(ReplayHarness(value.partition(":")[2]), f"harness {value!r}")
+        return ReplayHarness(value.partition(":")[2])
     known = {**BUILTIN, **(extra or {})}
     if value not in known and ":" not in value:
         near = difflib.get_close_matches(value, known, n=1)
@@ -85,7 +97,7 @@ def resolve(
         )
     factory = known.get(value, value)
     offered = {"endpoint": endpoint, "agent": (agents or {}).get(value)}
-    return _checked(_call(load(factory) if isinstance(factory, str) else factory, offered, value), f"harness {value!r}")
+    return _call(load(factory) if isinstance(factory, str) else factory, offered, value)
 
 
 def load(path: str) -> Callable[..., Any]:
@@ -139,14 +151,18 @@ def _call(factory: Callable[..., Any], offered: Mapping[str, Any], value: str) -
         ) from error
 
 
+def lacking(adapter: Any) -> list[str]:
+    """Names of what an object lacks to be a harness adapter; empty when nothing is missing."""
+    missing = [name for name in _METHODS if not callable(getattr(adapter, name, None))]
+    return missing if isinstance(getattr(adapter, "name", None), str) else ["name", *missing]
+
+
 def _checked(adapter: Any, what: str) -> HarnessAdapter:
     if isinstance(adapter, type):
         raise ConfigurationError(
             f"{what} is a class; write {adapter.__name__}() or 'package.module:{adapter.__name__}'"
         )
-    missing = [name for name in _METHODS if not callable(getattr(adapter, name, None))]
-    if not isinstance(getattr(adapter, "name", None), str):
-        missing.insert(0, "name")
+    missing = lacking(adapter)
     if missing:
         raise ConfigurationError(f"{what} is no harness adapter: {type(adapter).__name__} lacks {', '.join(missing)}")
     _check_surfaces(adapter, what)

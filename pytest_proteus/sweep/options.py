@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -177,8 +178,13 @@ def endpoints(config: pytest.Config) -> dict[str, str]:
     Raises:
         ConfigurationError: an unknown wire, or what is no URL.
     """
+    return parse_endpoints(listed(config, "endpoint"))
+
+
+def parse_endpoints(items: Iterable[str]) -> dict[str, str]:
+    """As ``endpoints``, of the option's values."""
     found: dict[str, str] = {}
-    for item in listed(config, "endpoint"):
+    for item in items:
         wire, separator, url = item.partition("=")
         if not separator or "://" in wire:
             wire, url = "", item
