@@ -23,6 +23,9 @@ OURS = frozenset({"run", "sweep", "gate"})
 
 _session: pytest.StashKey[SweepSession] = pytest.StashKey()
 
+#: What was asked of a session that ran no sweep.
+_unmet: pytest.StashKey[str] = pytest.StashKey()
+
 
 class SessionIdentity(NamedTuple):
     """Which invocation of pytest this is, and which of its processes.
@@ -218,6 +221,16 @@ def contrast(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
+def baseline(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
+    """``baseline(metric, *, margin, arm=None, kind="noninferior", scale="difference")``: an arm beside a saved one."""
+    from pytest_proteus.sweep.contrasting import beside_baseline
+
+    session = sweep_session(request.config)
+    session.against.require()
+    return beside_baseline(sweep, session.against, session.statistic)
+
+
+@pytest.fixture(scope="session")
 def structure(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Arm → surface → Estimate of the units that were built by the last planned episode."""
     return _statistic(request, sweep, "structure")
@@ -395,12 +408,21 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         from pytest_proteus.report.build import build_report, write_sweep_reports
 
         active.finish(session, build_report, write_sweep_reports)
+    else:
+        from pytest_proteus.sweep.options import unmet
+
+        told = unmet(session.config, session.exitstatus)
+        if told:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.config.stash[_unmet] = told
     return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The table of arms, gates and missing cells."""
+    if _unmet in config.stash:
+        terminalreporter.write_line(config.stash[_unmet], red=True)
     active = _active(config)
     if active is None or active.report is None:
         return

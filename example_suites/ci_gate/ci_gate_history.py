@@ -1,4 +1,4 @@
-"""A small repository with three versions of a harness, in place of the one that you work in."""
+"""A small repository with four versions of a harness, in place of the one that you work in."""
 
 import hashlib
 import os
@@ -6,10 +6,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+LOOK, NOTE, TOOL = "- look: what is here\n", "- note: what you learnt\n", "- tool: what you did twice\n"
+
 VERSIONS = {
-    "base": "- look: what is here\n- note: what you learnt\n",
-    "good": "- look: what is here\n- note: what you learnt\n- tool: what you did twice\n",
-    "harmful": "- look: what is here\n" * 12,
+    "base": LOOK * 20 + NOTE,
+    "harmless": LOOK * 19 + NOTE + TOOL,
+    "tiny": LOOK * 22 + NOTE,
+    "harmful": LOOK * 32 + NOTE,
 }
 
 FIXED = {

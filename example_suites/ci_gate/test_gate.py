@@ -1,7 +1,6 @@
-"""Is the harness of the candidate's branch at least as good as the one of the base branch, at no more cost?"""
+"""Is the harness of the candidate's branch no worse than the one of the base branch, by more than we would accept?"""
 
 import os
-from statistics import fmean
 
 import ci_gate_history
 import pytest
@@ -9,12 +8,11 @@ import pytest
 from pytest_proteus import Arm, Files
 
 BASE = "base"
-CANDIDATE = os.environ.get("CANDIDATE_REF", "good")
+CANDIDATE = os.environ.get("CANDIDATE_REF", "harmless")
 
 pytestmark = [
-    pytest.mark.sweep(name="ci_gate", episodes=4, goal="Leave behind what the next episode can use."),
-    pytest.mark.evaluator("units:notes", direction="higher"),
-    pytest.mark.evaluator("units:tools", direction="higher"),
+    pytest.mark.sweep(name="ci_gate", episodes=2, goal="Leave behind what the next episode can use."),
+    pytest.mark.evaluator("units:notes", direction="higher", at_least=1),
     pytest.mark.evaluator("tool-calls", direction="lower"),
 ]
 
@@ -34,26 +32,14 @@ def arm(request):
     return request.param
 
 
-@pytest.fixture(scope="session", params=range(3), ids="s{}".format)
+@pytest.fixture(scope="session", params=range(8), ids="s{}".format)
 def seed(request):
     return request.param
 
 
-def difference(sweep, evaluator):
-    """Candidate minus base, of the mean over seeds of the last score."""
-    arms = sweep.by_arm()
-    mean = {label: fmean(run.last(evaluator) for run in arms[label]) for label in ("base", "candidate")}
-    return mean["candidate"] - mean["base"]
-
-
-def test_every_run_completes(run):
+def test_every_run_leaves_something_behind(run):
     assert run.episodes_complete == run.episodes
 
 
-def test_the_candidate_leaves_no_less_behind(sweep, gate):
-    gate("notes", difference(sweep, "units:notes"), at_least=0)
-    gate("tools", difference(sweep, "units:tools"), at_least=0)
-
-
-def test_the_candidate_costs_at_most_two_calls_more(sweep, gate):
-    gate("calls", difference(sweep, "tool-calls"), at_most=2)
+def test_the_candidate_does_not_need_more_calls(contrast, gate):
+    gate("calls", contrast("tool-calls", arm="candidate", against="base", margin="10%"))

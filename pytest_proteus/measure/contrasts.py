@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
-from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe
+from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
+from pytest_proteus.measure.power import pairs_needed
+from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin"]
 
@@ -35,6 +38,9 @@ class Contrast(Comparison):
         arm: the arm that is judged.
         against: the arm, or the baseline, that it is held against.
         missing: why values are missing, each reason once.
+
+    ``n_needed`` of an undecided one is never what there is already: where the pairs that would do if nothing had
+    changed were not enough, it is the pairs that tell the effect that was seen from the margin.
     """
 
     metric: str
@@ -94,14 +100,8 @@ def contrast(
     Raises:
         ConfigurationError: what ``gate.compare`` raises, or a direction that the metric does not have.
     """
-    if metric.direction == "neutral" and kind != "equivalent":
-        told = "declare direction='lower' or direction='higher' on its evaluator marker" if metric.evaluator else (
-            "write an evaluator that reports it and declares its direction"
-        )  # fmt: skip
-        raise ConfigurationError(
-            f"{metric.name} has no direction, so nothing says which change is for the worse; {told}, or compare with "
-            f"kind='equivalent'"
-        )
+    if kind != "equivalent":
+        require_direction(metric, f"{arm} against {against}")
     values: list[dict[Hashable, float | None]] = []
     missing: dict[str, None] = {}
     for runs in (baseline, candidate):
@@ -124,4 +124,15 @@ def contrast(
         alpha=alpha,
     )
     kept: dict[str, Any] = {item.name: getattr(made, item.name) for item in fields(Comparison)}
+    kept["n_needed"] = _needed(made)
     return Contrast(**kept, metric=metric.name, arm=arm, against=against, missing=tuple(missing))
+
+
+def _needed(made: Comparison) -> int | Unavailable:
+    """Pairs that decide it: if nothing changed, or, where so many were not enough, if the effect is what it was."""
+    slacks = [pair.slack for pair in made.pairs if pair.slack is not None]
+    few = isinstance(made.n_needed, int) and made.n_needed > made.n
+    if made.verdict != "undecided" or few or len(slacks) < 2 or len(slacks) != made.n:
+        return made.n_needed
+    spread, away = statistics.stdev(slacks), statistics.fmean(slacks)
+    return max(made.n + 1, pairs_needed(spread, away, alpha=made.alpha)) if spread > 0 and away else made.n_needed

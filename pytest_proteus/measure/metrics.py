@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.summary import Bounds, number
 
-__all__ = ["MeasuredRun", "Metric", "counter_names", "metric_of", "observe"]
+__all__ = ["MeasuredRun", "Metric", "counter_names", "metric_of", "observe", "require_direction"]
 
 #: Numbers that every run has → the direction in which they are better.
 RUN_NUMBERS = {"episodes_complete": "higher", "seconds": "lower"}
@@ -76,6 +77,19 @@ def metric_of(name: str, evaluators: Mapping[str, Mapping[str, Any]]) -> Metric 
     if kind in ("counters", "usage") and rest:
         return Metric(name, "neutral" if kind == "counters" else "lower", (0, None) if kind == "usage" else None, False)
     return None
+
+
+def require_direction(metric: Metric, where: str) -> None:
+    """Refuse a metric of which nothing says what is worse.
+
+    Raises:
+        ConfigurationError: says what to declare.
+    """
+    if metric.direction == "neutral":
+        told = "write an evaluator that reports it and declares its direction"
+        if metric.evaluator:
+            told = "declare direction='lower' or direction='higher' on its evaluator marker"
+        raise ConfigurationError(f"{where}: {metric.name} has no direction, so nothing says what is worse; {told}")
 
 
 def _direction(evaluator: Mapping[str, Any]) -> str:

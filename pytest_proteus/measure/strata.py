@@ -16,11 +16,15 @@ def by_arm(runs: Iterable[_Run]) -> dict[str, list[_Run]]:
     return grouped
 
 
+def stratum_of(run: Any) -> str:
+    """What of harness, model, task and further axes a run has, ``/`` between them."""
+    further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
+    return "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
+
+
 def by_stratum(runs: Iterable[_Run]) -> dict[str, list[_Run]]:
     """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool strata."""
     grouped: dict[str, list[_Run]] = {}
     for run in runs:
-        further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
-        stratum = "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
-        grouped.setdefault(stratum, []).append(run)
+        grouped.setdefault(stratum_of(run), []).append(run)
     return grouped

@@ -32,6 +32,7 @@ __all__ = [
     "estimate",
     "missing_bounds",
     "number",
+    "p_beyond",
     "summarise",
     "t_interval",
     "wilson_interval",
@@ -583,6 +584,43 @@ def _point(values: Sequence[float], level: float) -> Interval | Unavailable:
     return Interval(
         "deterministic", level, values[0], values[0], "a point, because the values are declared deterministic"
     )
+
+
+def p_beyond(found: Estimate, bound: float, *, above: bool) -> float | None:
+    """The smallest alpha at which the interval of level 1 - 2 alpha lies wholly on one side of ``bound``.
+
+    That is the p of the one-sided test that the interval's end is. 1 where no alpha below one half does it; None where
+    the interval is of a kind that cannot be made anew from the values.
+
+    Args:
+        found: the estimate.
+        bound: the number.
+        above: which side.
+    """
+    values = [item.value for item in found.observations if item.value is not None]
+    method = found.interval.method if isinstance(found.interval, Interval) else ""
+    if method == "deterministic":
+        return 0.0 if (found.value > bound if above else found.value < bound) else 1.0
+
+    def beyond(alpha: float) -> bool:
+        ends: Interval | Unavailable
+        if method == "wilson":
+            ends = wilson_interval(round(sum(values)), len(values), 1 - 2 * alpha)
+        elif method == "betting" and found.bounds is not None:
+            ends = betting_interval(values, found.bounds, 1 - 2 * alpha)
+        else:
+            ends = t_interval(values, 1 - 2 * alpha)
+        return isinstance(ends, Interval) and (ends.low > bound if above else ends.high < bound)
+
+    if method not in ("t", "wilson", "betting") or len(values) != found.n:
+        return None
+    near, far = -12.0, math.log10(0.5)  # of alpha, in powers of ten; a level closer to 1 has no digits left
+    if not beyond(0.4999999):
+        return 1.0
+    while far - near > 1e-9:
+        middle = (near + far) / 2
+        near, far = (near, middle) if beyond(10**middle) else (middle, far)
+    return float(10**far)
 
 
 def missing_bounds(values: Iterable[Any], bounds: Bounds | None) -> tuple[float, float] | Unavailable:

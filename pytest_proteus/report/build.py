@@ -68,6 +68,7 @@ STATISTIC = {
     "observations": anything,
     "seconds": number,
 }
+INTERVAL = record_of(method=text, level=number, low=number, high=number)
 GATE = {
     **dict.fromkeys(("nodeid", "name", "source", "sweep"), text),
     "stratum": anything,
@@ -76,7 +77,7 @@ GATE = {
     "threshold": record_of(op=text, bound=anything),
     "alpha": number,
     "effect": anything,
-    "interval": record_of(method=text, level=number, low=number, high=number),
+    "interval": INTERVAL,
     **dict.fromkeys(("n", "n_missing"), count),
     **dict.fromkeys(("p", "p_adjusted"), number),
     "family": text,
@@ -87,6 +88,21 @@ GATE = {
     "blocking": lambda value: value is not False,
     "verdict": one_of("pass", "fail", "undecided", "unavailable"),
     "reason": text,
+}
+EFFECT = {
+    **dict.fromkeys(("sweep", "stratum", "arm", "metric"), text),
+    **dict.fromkeys(("effect", "effect_percent", "baseline_mean", "candidate_mean"), number),
+    "interval": INTERVAL,
+    **dict.fromkeys(("n", "n_missing"), count),
+}
+BASELINE = {
+    "name": text,
+    "commit": text,
+    "created_at": number,
+    "condition_sha256": text,
+    "differs": mapping,
+    "allowed": listed,
+    "effects": lambda value: [fields(item, EFFECT) for item in listed(value)],
 }
 
 
@@ -133,7 +149,7 @@ def build_report(
         "budget": fields(told.get("budget"), BUDGET),
         "sweeps": sweeps,
         "gates": _gates(read_lines(session_dir / "gates", problems), problems),
-        "baseline": None,
+        "baseline": _baseline(_mapping(session_dir / "baseline.json", problems)),
     }
     report["outcome"], report["outcome_reasons"] = judge(report, max_missing=max_missing, problems=problems)
     checked: dict[str, Any] = plain(report)
@@ -158,12 +174,24 @@ def write_sweep_reports(report: dict[str, Any], *, max_missing: int | str = 0) -
 def _narrowed(report: Mapping[str, Any], sweep: Mapping[str, Any], max_missing: int | str) -> dict[str, Any]:
     """The report as if the session had had this one sweep."""
     gates = [gate for gate in report["gates"] if gate["sweep"] == sweep["name"]]
-    own = {**report, "sweeps": [sweep], "gates": gates}
+    own = {
+        **report,
+        "sweeps": [sweep],
+        "gates": gates,
+        "baseline": _narrowed_baseline(report["baseline"], sweep["name"]),
+    }
     _, judged = judge(report, max_missing=max_missing)
     other = tuple(f"sweep {entry['name']}: " for entry in report["sweeps"] if entry is not sweep)
     problems = [reason for reason in report["outcome_reasons"] if reason not in judged and not reason.startswith(other)]
     own["outcome"], own["outcome_reasons"] = judge(own, max_missing=max_missing, problems=problems)
     return own
+
+
+def _narrowed_baseline(told: Mapping[str, Any] | None, sweep: str) -> dict[str, Any] | None:
+    if told is None:
+        return None
+    differs = {name: keys for name, keys in told["differs"].items() if name == sweep}
+    return {**told, "differs": differs, "effects": [item for item in told["effects"] if item["sweep"] == sweep]}
 
 
 # --- the session's folder ---------------------------------------------------------------------------------------------
@@ -220,6 +248,10 @@ def _by_sweep(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
     for line in lines:
         found.setdefault(str(line.get("sweep")), []).append(line)
     return found
+
+
+def _baseline(told: Mapping[str, Any]) -> dict[str, Any] | None:
+    return fields(told, BASELINE) if told else None
 
 
 # --- a sweep ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_proteus.report.outcome import gate_comparison
 from pytest_proteus.report.statistics import findings
 from pytest_proteus.report.tables import printable
-from pytest_proteus.report.terminal import arm_table, gate_counts, ledger_text
+from pytest_proteus.report.terminal import arm_table, baseline_table, baseline_title, gate_counts, ledger_text
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -22,6 +22,9 @@ def markdown(report: Mapping[str, Any]) -> str:
         blocks += [f"## {_escaped(sweep['name'])}", _escaped(ledger_text(sweep["ledger"])), table(header, rows)]
         said = "\n".join(f"- {_escaped(finding)}" for finding in findings(sweep["statistics"]))
         blocks += [said] if said else []
+    header, rows = baseline_table(report)
+    if rows:
+        blocks += ["## Baseline", _escaped(baseline_title(report["baseline"])), table(header, rows)]
     if report["gates"]:
         blocks += ["## Gates", gate_counts(report["gates"]), *_gates(report["gates"])]
     return "\n\n".join(blocks) + "\n"

@@ -283,15 +283,36 @@ class GateEntry(TypedDict):
     reason: str | None
 
 
+class Effect(TypedDict):
+    """What a metric of an arm is beside the baseline: ``effect`` is now - then, whichever is better."""
+
+    sweep: str | None
+    stratum: str | None
+    arm: str | None
+    metric: str | None
+    effect: Number | None
+    effect_percent: Number | None
+    baseline_mean: Number | None
+    candidate_mean: Number | None
+    interval: Interval | None
+    n: Count | None
+    n_missing: Count | None
+
+
 class Baseline(TypedDict):
-    """The saved sweep that this one was compared with."""
+    """The saved session that this one was held against.
+
+    ``differs``: sweep → keys of the condition in which the two differ, arms' files included; ``allowed``: the keys that
+    may. ``condition_sha256``: of the one sweep, or a digest of those of several.
+    """
 
     name: str | None
     commit: str | None
-    created_at: Any
+    created_at: Number | None
     condition_sha256: str | None
-    differs: Any
-    allowed: Any
+    differs: dict[str, list[str]]
+    allowed: list[str]
+    effects: list[Effect]
 
 
 class Report(TypedDict):

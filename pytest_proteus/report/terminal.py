@@ -21,6 +21,9 @@ def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
     lines: list[str] = []
     for sweep in report["sweeps"]:
         lines += [*sweep_lines(sweep, report["gates"], width), ""]
+    header, rows = baseline_table(report)
+    if rows:
+        lines += [*wrapped(baseline_title(report["baseline"]), width, "  "), *blocks(header, rows, width), ""]
     lines += wrapped(gate_counts(report["gates"]), width, "")
     lines += wrapped(f"outcome: {report['outcome']}", width, "")
     for reason in report["outcome_reasons"]:
@@ -64,6 +67,40 @@ def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> t
 def _arm_gates(run: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> str:
     verdicts = [gate["verdict"] for gate in gates if gate["arm"] == run["arm"]]
     return f"{verdicts.count('pass')}/{len(verdicts)}" if verdicts else "-"
+
+
+def baseline_title(told: Mapping[str, Any]) -> str:
+    """The name and the commit of a baseline, and in which keys of the condition the session differs from it."""
+    commit = f" of commit {told['commit'][:12]}" if told["commit"] else ""
+    differs = [f"{sweep}: {key}" for sweep, keys in (told["differs"] or {}).items() for key in keys]
+    return f"baseline {told['name']}{commit}" + (f"; the condition differs in {', '.join(differs)}" if differs else "")
+
+
+def baseline_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Column names, and a row for each metric and arm that was held against a baseline; no rows without one."""
+    header = ["metric", "baseline", "now", "effect", "interval", "n", "verdict"]
+    if not report["baseline"]:
+        return header, []
+    rows: dict[tuple[Any, ...], list[str]] = {}
+    for gate in report["gates"]:
+        if gate["source"] == "baseline" and gate["effect"]:
+            values = {**gate, **gate["effect"], "effect": gate["value"]}
+            rows[gate["sweep"], gate["metric"], gate["stratum"], gate["arm"]] = _baseline_row(
+                gate["name"], values, gate["verdict"]
+            )
+    for effect in report["baseline"]["effects"]:
+        place = (effect["sweep"], effect["metric"], effect["stratum"], effect["arm"])
+        shown = "/".join(str(part) for part in (effect["stratum"], effect["arm"]) if part)
+        rows.setdefault(place, _baseline_row(f"{effect['metric']}[{shown}]", effect, "-"))
+    return header, list(rows.values())
+
+
+def _baseline_row(name: str, values: Mapping[str, Any], verdict: str) -> list[str]:
+    ends = values["interval"]
+    shown = f"{number(ends['low'])} to {number(ends['high'])}" if ends else "-"
+    means = [number(values["baseline_mean"]), number(values["candidate_mean"])]
+    missing = f" ({values['n_missing']} missing)" if values["n_missing"] else ""
+    return [name, *means, number(values["effect"]), shown, f"{values['n']}{missing}", verdict]
 
 
 def gate_counts(gates: Sequence[Mapping[str, Any]]) -> str:

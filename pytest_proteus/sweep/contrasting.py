@@ -1,14 +1,20 @@
-"""The ``contrast`` fixture: two arms of a sweep side by side, each stratum apart. The arithmetic is ``measure``'s."""
+"""The fixtures ``contrast`` and ``baseline``: an arm beside another one, or beside itself in a saved session.
+
+Each stratum apart. The arithmetic is ``measure``'s.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.contrasts import Contrast, contrast, read_margin
 from pytest_proteus.measure.placebo import placebo
+from pytest_proteus.sweep.against import Against, Current
 from pytest_proteus.sweep.declare import nearest
+from pytest_proteus.sweep.expressions import Expression, check
 from pytest_proteus.sweep.run import Run, Sweep
 
 PLACEBO = "how often this gate would fail, pass or not decide an identical copy of an arm"
@@ -93,3 +99,56 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
         return statistic(sweep, Statistic(name, of, known.direction, f"{scale} of {metric}", told))
 
     return between
+
+
+def beside_baseline(sweep: Sweep, against: Against, statistic: Callable[..., Any]) -> Callable[..., Any]:
+    """What the ``baseline`` fixture gives.
+
+    Args:
+        sweep: the whole sweep.
+        against: what the session is held against.
+        statistic: see ``between_arms``.
+    """
+
+    def beside(
+        metric: str,
+        *,
+        margin: float | str,
+        arm: str | None = None,
+        kind: str = "noninferior",
+        scale: str = "difference",
+    ) -> Any:
+        """How much worse or better an arm is than the same arm of the baseline: runs of one seed are pairs.
+
+        Args:
+            metric, margin, kind, scale: as ``contrast`` has them.
+            arm: the arm; may be left out in a sweep of one.
+
+        Returns:
+            A ``Contrast``, which a gate takes without a bound; with several strata one for each, by stratum.
+
+        Raises:
+            ConfigurationError: the metric or the arm is not on both sides, or what ``contrast`` raises.
+        """
+        from pytest_proteus.measure.statistic import Statistic
+
+        where = f"baseline({metric!r})"
+        arms = list(sweep.by_arm())
+        if arm is None and len(arms) > 1:
+            raise ConfigurationError(f"{where}: this sweep has the arms {', '.join(arms)}; name one with arm='…'")
+        share, relative = read_margin(margin, where, zero=kind == "superior")
+        chosen = (("arm", arm or arms[0]),)
+        asked = Expression(where, metric, chosen, share, relative and scale != "log", kind, scale)
+        own = Current.of(sweep.manifest, sweep.runs)
+        check(asked, [side for side in against.saved_sides if side.name == sweep.name], [own.side], against.allowed)
+
+        def of(runs: Sequence[Run], _: Any) -> Contrast:
+            (group,) = asked.groups(replace(own.side, runs=runs))
+            return against.contrast(asked, own, group)
+
+        name = f"baseline {against.baseline.name} {metric}: {chosen[0][1]}, {kind}, margin {margin}, {scale}"
+        told = "how much worse an arm is than it was, runs of one seed in pairs; a pass is no worse than the margin"
+        direction = asked.metric_in(own.side).direction
+        return statistic(sweep, Statistic(name, of, direction, f"{scale} of {metric}", told))
+
+    return beside

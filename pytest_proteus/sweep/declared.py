@@ -7,7 +7,7 @@ statistic: it asks the fixtures for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pytest
@@ -75,6 +75,9 @@ STATISTICS: dict[str, Callable[[Plan], list[str]]] = {
     "structure": _surfaces,
     "travel": _surfaces,
 }
+
+#: Those that give estimates, which fail with a known error rate.
+ESTIMATES = ("scores", "structure", "travel")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -151,29 +154,73 @@ def check_gate(gate: DeclaredGate, plan: Plan) -> None:
 # --- holding ----------------------------------------------------------------------------------------------------------
 
 
-def hold(own: Sequence[DeclaredGate], gates: Gates, fixture: Callable[[str], Any], *, blocking: bool) -> None:
-    """Hold the statistics that a test's markers name against their bounds.
+@dataclass
+class Family:
+    """The declared gates of one sweep, decided together.
+
+    A sweep passes when all of its gates do, which needs no correction. Of many gates one fails by chance: a fail on an
+    estimate counts when it is left after Holm's correction for all declared gates on estimates, selected or not.
 
     Args:
-        own: the gates of one test.
-        gates: takes the verdicts.
-        fixture: gives a fixture's value by name.
-        blocking: False after a body that failed: recorded, not asserted.
+        name: as the report has it.
+        gates: every declared gate of the sweep.
     """
-    for gate in own:
-        for stratum, arm, value in _measured(gate, fixture):
-            place = "/".join(part for part in (stratum, arm) if part)
-            for bound in gate.thresholds:
-                gates.record(
-                    f"{gate.name}[{place}]" if place else gate.name,
-                    value,
-                    bound,
-                    source="marker",
-                    blocking=blocking,
-                    metric=gate.field if gate.statistic == "scores" else gate.name,
-                    stratum=stratum,
-                    arm=arm,
-                )
+
+    name: str
+    gates: list[DeclaredGate]
+    _adjusted: dict[tuple[Any, ...], tuple[float, float]] = field(default_factory=dict)
+
+    def hold(self, own: Sequence[DeclaredGate], gates: Gates, fixture: Callable[[str], Any], *, blocking: bool) -> None:
+        """Hold the statistics that a test's markers name against their bounds.
+
+        Args:
+            own: the gates of one test.
+            gates: takes the verdicts.
+            fixture: gives a fixture's value by name.
+            blocking: False after a body that failed: recorded, not asserted.
+        """
+        for gate in own:
+            for stratum, arm, value in _measured(gate, fixture):
+                for bound in gate.thresholds:
+                    gates.record(
+                        _named(gate, stratum, arm),
+                        value,
+                        bound,
+                        source="marker",
+                        blocking=blocking,
+                        metric=gate.field if gate.statistic == "scores" else gate.name,
+                        stratum=stratum,
+                        arm=arm,
+                        **self._told(gate, bound, stratum, arm, fixture),
+                    )
+
+    def _told(
+        self, gate: DeclaredGate, bound: Threshold, stratum: str | None, arm: str | None, fixture: Callable[[str], Any]
+    ) -> dict[str, Any]:
+        """``family``, ``p`` (of a fail) and ``p_adjusted`` of a gate on an estimate; nothing of any other."""
+        if not self._adjusted:
+            self._adjusted = self._adjust(fixture)
+        found = self._adjusted.get((gate, bound, stratum, arm))
+        return {} if found is None else {"family": self.name, "p": found[0], "p_adjusted": found[1]}
+
+    def _adjust(self, fixture: Callable[[str], Any]) -> dict[tuple[Any, ...], tuple[float, float]]:
+        from pytest_proteus.measure.families import adjust
+        from pytest_proteus.measure.summary import Estimate, p_beyond
+
+        ps: dict[tuple[Any, ...], float] = {}
+        for gate in self.gates:
+            for stratum, arm, value in _measured(gate, fixture) if gate.statistic in ESTIMATES else ():
+                for bound in gate.thresholds if isinstance(value, Estimate) else ():
+                    p = p_beyond(value, bound.bound, above=bound.op in ("at_most", "below"))
+                    if p is not None and bound.op != "equals":
+                        ps[gate, bound, stratum, arm] = p
+        adjusted = adjust(list(ps.values()))
+        return {key: (p, q) for (key, p), q in zip(ps.items(), adjusted, strict=True) if q is not None}
+
+
+def _named(gate: DeclaredGate, stratum: str | None, arm: str | None) -> str:
+    place = "/".join(part for part in (stratum, arm) if part)
+    return f"{gate.name}[{place}]" if place else gate.name
 
 
 def _measured(gate: DeclaredGate, fixture: Callable[[str], Any]) -> Iterator[tuple[str | None, str | None, Any]]:

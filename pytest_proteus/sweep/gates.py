@@ -11,7 +11,7 @@ import math
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
@@ -148,13 +148,18 @@ def gate_entry(verdict: Verdict) -> dict[str, Any]:
         "value": verdict.value,
         "threshold": {"op": verdict.op, "bound": verdict.bound} if verdict.op else None,
         "interval": verdict.interval,
-        "alpha": None if verdict.interval is None else round((1 - verdict.interval["level"]) / 2, 12),
+        "alpha": None if verdict.interval is None else _alpha(verdict.interval),
         "n": verdict.n,
         "n_missing": verdict.n_missing,
         "blocking": verdict.blocking,
         "verdict": verdict.verdict,
         "reason": verdict.reason or None,
     }
+
+
+def _alpha(interval: Mapping[str, Any]) -> float:
+    """The level of the one-sided test that each end of an interval is."""
+    return round((1 - float(interval["level"])) / 2, 12)
 
 
 def is_contrast(value: Any) -> bool:
@@ -263,7 +268,7 @@ class Gates:
         return verdict
 
     def record(
-        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, **told: str | None
+        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, **told: Any
     ) -> Verdict:
         """Decide one bound and write its entry; a name used before gets a number, so that none hides another.
 
@@ -272,9 +277,12 @@ class Gates:
             threshold: the bound.
             source: what declared it: ``gate``, ``evaluator`` or ``marker``.
             blocking: False records the verdict without failing the test.
-            told: further fields of the entry.
+            told: further fields of the entry. A fail whose ``p_adjusted`` is above alpha is undecided.
         """
         verdict = decide(self._once(name, threshold.op), value, threshold.op, threshold.bound, blocking=blocking)
+        if verdict.verdict == "fail" and verdict.interval and (told.get("p_adjusted") or 0) > _alpha(verdict.interval):
+            why = f"a fail by itself (p = {told['p']:.3g}), and not in its family (p = {told['p_adjusted']:.3g})"
+            verdict = replace(verdict, verdict="undecided", reason=f"{why}; {verdict.reason}")
         self._enter(verdict, source=source, **told)
         return verdict
 

@@ -54,6 +54,8 @@ _VALUES = {
         "N",
         "cells that may be missing, as a number or a percentage such as 5%% (default: 0)",
     ),
+    "save": ("string", "", "NAME", "save what this session measures as the baseline NAME"),
+    "compare": ("string", "", "NAME|PATH", "hold this session against a saved baseline"),
 }
 _LISTS = {
     "harness": ("LABEL", "narrow the harness axis to this label, or set it where the suite declares none; repeatable"),
@@ -61,6 +63,12 @@ _LISTS = {
     "model": ("LABEL", "narrow the model axis to this label, or set it where the suite declares none; repeatable"),
     "endpoint": ("[WIRE=]URL", f"base URL of the model endpoint; WIRE is one of {', '.join(WIRES)}; repeatable"),
     "agent": ("NAME=PATH", "path of an agent's executable; repeatable"),
+    "compare-fail": (
+        "EXPR",
+        "fail when METRIC is worse than the baseline by more than MARGIN: METRIC:MARGIN or METRIC[arm=LABEL]:MARGIN, "
+        "such as tool-calls:10%% or units:notes:2; repeatable",
+    ),
+    "compare-allow": ("KEY", "compare although this key of the condition differs from the baseline's; repeatable"),
 }
 
 
@@ -215,6 +223,18 @@ def sweep_folder(config: pytest.Config) -> Path | None:
     """The folder of the only sweep itself, where ``proteus run`` names it."""
     exactly = config.getoption("proteus_sweep_dir")
     return Path(config.invocation_params.dir, exactly) if exactly else None
+
+
+def unmet(config: pytest.Config, exitstatus: int) -> str:
+    """What the command line asked of a session that ran no sweep and so cannot do it; empty when nothing."""
+    shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "proteus_plan")
+    worker = hasattr(config, "workerinput")
+    if worker or exitstatus != pytest.ExitCode.OK or any(getattr(config.option, name, None) for name in shown):
+        return ""
+    for name in ("save", "compare", "compare-fail"):
+        if config.getoption(_ini(name)):
+            return f"proteus: --proteus-{name} was given, and no test of a sweep was run"
+    return ""
 
 
 def base_folder(config: pytest.Config) -> Path:

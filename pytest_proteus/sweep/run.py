@@ -271,6 +271,11 @@ class Sweep:
         return found[0]
 
     @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest: what was planned, under which condition."""
+        return self._plan.manifest()
+
+    @property
     def condition(self) -> dict[str, Any]:
         """The experimental condition, as the manifest has it."""
         return self._plan.condition

@@ -15,7 +15,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.sweep import declare, declared, grid, options, statistic
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark
-from pytest_proteus.sweep.declared import DeclaredGate
+from pytest_proteus.sweep.declared import Family
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan, Setting, make_plan
 from pytest_proteus.sweep.run import Sweep
@@ -38,7 +38,7 @@ class Scope:
         more: cells that single tests have, perhaps beyond the visible grid.
         shared: axes that some test takes from where the scope sees them.
         overridden: axes that some test parametrizes itself.
-        gates: the gates that markers declare, whichever tests are selected.
+        family: the gates that markers declare, whichever tests are selected.
         plan: the plan, once every test is collected.
         store: the cells, once the folder is allocated.
         whole: the whole sweep, once some test asked for it.
@@ -50,7 +50,7 @@ class Scope:
     more: list[Cell] = field(default_factory=list)
     shared: set[str] = field(default_factory=set)
     overridden: set[str] = field(default_factory=set)
-    gates: list[DeclaredGate] = field(default_factory=list)
+    family: Family = field(default_factory=lambda: Family("", []))
     plan: Plan | None = None
     store: CellStore | None = None
     whole: Sweep | None = None
@@ -148,9 +148,11 @@ class Scopes:
             if scope.declaration.name == declaration.name:
                 self._require_alike(scope.declaration, declaration)
                 self.by_key[holder.nodeid] = scope
-                scope.gates += gates
+                scope.family.gates += gates
                 return scope
-        scope = self.by_key[holder.nodeid] = Scope(holder.nodeid, holder, declaration, gates=gates)
+        scope = self.by_key[holder.nodeid] = Scope(
+            holder.nodeid, holder, declaration, family=Family(f"gates of {declaration.name}", gates)
+        )
         return scope
 
     def _declare(self, holder: Any, module: Any) -> Declaration:
@@ -269,7 +271,7 @@ class Scopes:
             cells += [cell for cell in scope.more if cell not in known]
         marks = [*declaration.marks, *self._hooked_evaluators(scope)]
         scope.plan = make_plan(declaration, cells, marks, self._setting(scope))
-        for gate in scope.gates:
+        for gate in scope.family.gates:
             with self.noting():
                 declared.check_gate(gate, scope.plan)
 

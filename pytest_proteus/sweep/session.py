@@ -22,6 +22,7 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, declared, options
+from pytest_proteus.sweep.against import Against
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.execute import check_configured
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
@@ -66,6 +67,7 @@ class SweepSession:
         self.identity = identity
         self.folder = SessionFolder(options.base_folder(config), identity.session)
         self.scopes = Scopes(config, ours)
+        self.against = Against(config)
         self.report: dict[str, Any] | None = None
         self.progress = Progress(self._write_line)
         self._failures = 0
@@ -115,6 +117,12 @@ class SweepSession:
         only_shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
         if self.scopes.problems or any(getattr(self.config.option, name, False) for name in only_shown):
             return
+        if scopes:
+            with self.scopes.noting():
+                self.against.check([scope.planned().manifest() for scope in scopes])
+            self._raise_problems()
+            if self.scopes.problems:
+                return
         if self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"):
             self._print_plans(scopes)
         if not any(self.scopes.measures(item) for item in session.items):
@@ -354,7 +362,8 @@ class SweepSession:
                 self.gates_of(item).thresholds(run, wanted, blocking=passed)
         own = declared.gates_on(item.function, item.nodeid)
         if own:
-            declared.hold(own, self.gates_of(item), item._request.getfixturevalue, blocking=passed)
+            family = item.stash[SCOPE].family
+            family.hold(own, self.gates_of(item), item._request.getfixturevalue, blocking=passed)
         gates = item.stash.get(_gates, None)
         if gates is None:
             return
@@ -399,6 +408,11 @@ class SweepSession:
             raise pytest.UsageError("\n".join(problems))
         if self._opened or not (self.folder.path / "nodes.json").exists():
             return
+        with self.scopes.noting():
+            self.against.load()
+        if self.scopes.problems:
+            self.close()
+        self._raise_problems()
         self._opened = True
         self.folder.open()
         self._write_identity()
@@ -470,8 +484,9 @@ class SweepSession:
         status = session.exitstatus
         if status == pytest.ExitCode.INTERRUPTED and self._failures and not self._interrupted:
             status = pytest.ExitCode.TESTS_FAILED  # -x under xdist, which alone calls that an interrupt
+        self.against.record(self.folder, [out for _, out in self._sweeps()], self._write_gate)
         report = build(self.folder.path, exitstatus=int(status), finished_at=time.time(), max_missing=limit)
-        if report["outcome"] in ("fail", "incomplete") and session.exitstatus == pytest.ExitCode.OK:
+        if self.against.settle(report, time.time()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             report["session"]["exitstatus"] = int(session.exitstatus)
         try:

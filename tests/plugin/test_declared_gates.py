@@ -135,3 +135,35 @@ def test_a_wrong_one_is_told_under_xdist_too(suite):
     result = suite.run("-n", "2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.stderr.str().count("separation has no 'q'") == 1
+
+
+FAMILY = (
+    HEAD.replace("seed=range(4)", "seed=range(4), name='demo'")
+    + """
+@pytest.mark.gate("scores.units:notes", at_least={bound})
+def test_first():
+    pass
+"""
+)
+FURTHER = """
+@pytest.mark.gate("structure.tools", at_most=1000)
+def test_further_{number}():
+    pass
+"""
+
+
+def test_a_fail_counts_when_it_is_left_among_all_declared_gates_selected_or_not(suite):
+    suite.write(FAMILY.format(bound=5) + "".join(FURTHER.format(number=number) for number in range(30)))
+    suite.run("-k", "test_first").assert_outcomes(failed=1)
+    gate = gates(suite)["scores.units:notes[neutral]", "at_least"]
+    assert gate["p"] < 0.05 < gate["p_adjusted"]
+    assert gate["p_adjusted"] == pytest.approx(62 * gate["p"])
+    assert (gate["verdict"], gate["family"]) == ("undecided", "gates of demo")
+    assert "a fail by itself" in gate["reason"]
+
+
+def test_a_fail_that_is_left_fails(suite):
+    suite.write(FAMILY.format(bound=50))
+    suite.run().assert_outcomes(failed=1)
+    assert {gate["verdict"] for gate in suite.proteus["gates"]} == {"fail"}
+    assert all(gate["p"] < gate["p_adjusted"] < 0.05 for gate in suite.proteus["gates"])

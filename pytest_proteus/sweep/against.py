@@ -1,0 +1,443 @@
+"""A session beside a saved one: ``--proteus-save``, ``--proteus-compare`` and what fails it.
+
+Reads the baseline once, before the first cell; refuses another condition; writes the gates of the comparison from the
+artifacts on disk when the session ends, in the one process that reports. The tests of differences are ``measure``'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.ledger import read_manifest
+from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.sweep import options
+from pytest_proteus.sweep.condition import digest
+from pytest_proteus.sweep.folder import SessionFolder, conflicts
+
+if TYPE_CHECKING:
+    from pytest_proteus.measure.contrasts import Contrast
+    from pytest_proteus.sweep.baseline_file import Baseline
+    from pytest_proteus.sweep.expressions import Expression, Group, Side
+
+#: Folder of baselines, beside the sweeps.
+BASELINES = "baselines"
+#: Level of a pass and of a fail, each.
+ALPHA = 0.05
+
+_FILES = re.compile(r"arms\..*\.files_sha256$")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+class Against:
+    """What a session is held against, and what it is saved as.
+
+    Args:
+        config: pytest's.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    # --- what was asked for -------------------------------------------------------------------------------------------
+
+    @property
+    def compares(self) -> bool:
+        """Whether a baseline is named."""
+        return bool(options.text(self.config, "compare"))
+
+    @property
+    def saves(self) -> str:
+        """The name to save under; empty when none is given."""
+        return options.text(self.config, "save")
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """The baseline, read when first asked for.
+
+        Raises:
+            ConfigurationError: there is none of that name, or its file is no baseline.
+        """
+        from pytest_proteus.sweep.baseline_file import read_baseline
+
+        given = options.text(self.config, "compare")
+        path = self.path_of(given)
+        if not path.exists():
+            raise ConfigurationError(f"--proteus-compare={given}: there is no baseline at {path}; {self._hint(given)}")
+        return read_baseline(path)
+
+    def path_of(self, given: str) -> Path:
+        """Where a baseline lies that is named, or given as a path."""
+        if "/" in given or given.endswith(".json"):
+            return Path(self.config.invocation_params.dir, given)
+        return self._saved_as(given)
+
+    def _saved_as(self, name: str) -> Path:
+        return options.base_folder(self.config) / BASELINES / f"{name}.json"
+
+    def _hint(self, given: str) -> str:
+        known = sorted(path.stem for path in self._saved_as("x").parent.glob("*.json"))
+        close = difflib.get_close_matches(given, known, n=1)
+        told = f"did you mean {close[0]!r}? " if close else ""
+        name = given if _NAME.fullmatch(given) else "NAME"
+        return f"{told}one is saved by running the suite with --proteus-save={name} on what it is to be compared with"
+
+    @cached_property
+    def expressions(self) -> list[Expression]:
+        """What fails the session.
+
+        Raises:
+            ConfigurationError: an expression that is none.
+        """
+        from pytest_proteus.sweep.expressions import parse_expressions
+
+        return parse_expressions(options.listed(self.config, "compare-fail"))
+
+    @property
+    def allowed(self) -> list[str]:
+        """Keys of the condition that may differ."""
+        return options.listed(self.config, "compare-allow")
+
+    # --- before the first cell ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read what was asked for, before anything runs.
+
+        Raises:
+            ConfigurationError: something of it cannot be.
+        """
+        if self.saves and not _NAME.fullmatch(self.saves):
+            options.refuse(f"--proteus-save={self.saves}: write a name of letters, digits, '.', '_', '+' and '-'")
+        if not self.compares:
+            given = options.listed(self.config, "compare-fail")
+            if given:
+                options.refuse(f"--proteus-compare-fail={given[0]} compares with nothing; add --proteus-compare=NAME")
+            return
+        if self.saves and self.path_of(options.text(self.config, "compare")) == self._saved_as(self.saves):
+            options.refuse(
+                f"--proteus-save={self.saves}: a session does not replace what it is compared with; save it under "
+                f"another name"
+            )
+        _ = self.baseline
+        _ = self.expressions
+
+    def check(self, manifests: Sequence[Mapping[str, Any]]) -> None:
+        """Hold the plan of a session against the baseline, before anything runs.
+
+        Raises:
+            ConfigurationError: the conditions differ, or an expression cannot be compared in whole.
+        """
+        from pytest_proteus.sweep.expressions import check
+
+        self.load()
+        if not self.compares:
+            return
+        keys = [f"{name}: {key}" for name, found in self._differing(manifests).items() for key in self._refused(found)]
+        if keys:
+            raise ConfigurationError(
+                f"the baseline {self.baseline.name!r} was made under another condition; it differs in "
+                f"{', '.join(keys)}. Save it again, or compare all the same with --proteus-compare-allow=KEY"
+            )
+        own = [Current.planned(one) for one in manifests]
+        for expression in self.expressions:
+            check(expression, self.saved_sides, [one.side for one in own], self.allowed)
+        self._check_seeds(self._wanted(own))
+
+    def _wanted(self, own: Sequence[Current]) -> list[tuple[Expression, Current, Group]]:
+        """Every comparison that the expressions ask for."""
+        return [
+            (expression, one, group)
+            for expression in self.expressions
+            for one in own
+            for group in expression.groups(one.side)
+        ]
+
+    def _check_seeds(self, wanted: Sequence[tuple[Expression, Current, Group]]) -> None:
+        """Refuse a comparison that can never pass, or never fail, with the seeds that both sides have."""
+        from pytest_proteus.measure.power import attainable
+
+        for expression, one, group in wanted:
+            runs = expression.groups(one.side)[group]
+            seeds = {run.seed for run in runs} & {run.seed for run in self._saved_groups(group.sweep)[group]}
+            if not seeds or runs[0].harness in one.deterministic:
+                continue
+            metric = expression.metric_in(one.side)
+            asked: dict[str, Any] = {
+                "direction": metric.direction,
+                "margin": expression.margin,
+                "bounds": metric.bounds,
+            }
+            asked["relative"] = expression.relative
+            alone = attainable(len(seeds), **asked, alpha=ALPHA)
+            together = attainable(len(seeds), **asked, alpha=ALPHA / len(wanted))
+            for can, needed, what in (
+                (alone.can_pass, alone.n_pass, "pass"),
+                (together.can_fail, together.n_fail, f"fail among {len(wanted)} comparisons"),
+            ):
+                if not can:
+                    raise ConfigurationError(
+                        f"{expression.where}: no outcome of {len(seeds)} seeds could {what} for {group}; run "
+                        f"{needed} seeds on both sides" + (", or compare less" if len(wanted) > 1 else "")
+                    )
+
+    def _differing(self, manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+        """Sweep → keys in which its condition is not the baseline's, arms' files included."""
+        found = {}
+        for manifest in manifests:
+            saved = self.baseline.sweep(manifest["name"])
+            if saved is not None:
+                keys = conflicts(dict(saved), dict(manifest))
+                found[manifest["name"]] = keys + ["episodes"] * (saved["episodes"] != manifest["episodes"])
+        if not found:
+            theirs = ", ".join(sweep["name"] for sweep in self.baseline.saved["sweeps"])
+            ours = ", ".join(manifest["name"] for manifest in manifests)
+            raise ConfigurationError(
+                f"the baseline {self.baseline.name!r} has the sweep {theirs}, and this session {ours}: nothing can be "
+                f"compared; give the sweep its name back with sweep(name=…), or save the baseline again"
+            )
+        return found
+
+    def _refused(self, keys: Sequence[str]) -> list[str]:
+        """The keys that may not differ."""
+        return [
+            key
+            for key in keys
+            if not _FILES.match(key) and not any(key == one or key.startswith(f"{one}.") for one in self.allowed)
+        ]
+
+    @cached_property
+    def saved_sides(self) -> list[Side]:
+        """The sweeps of the baseline."""
+        from pytest_proteus.sweep.baseline_file import runs_in
+        from pytest_proteus.sweep.expressions import side_of_baseline
+
+        return [side_of_baseline(sweep, runs_in(sweep)) for sweep in self.baseline.saved["sweeps"]]
+
+    # --- at the end ---------------------------------------------------------------------------------------------------
+
+    def record(
+        self, folder: SessionFolder, sweeps: Sequence[Path], write_gate: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Compare what is on disk with the baseline, and write gates, statistics and the baseline's own entry.
+
+        Args:
+            folder: the session's.
+            sweeps: folders of its sweeps.
+            write_gate: takes the entry of each gate; where nothing can be compared, one that says so.
+        """
+        if not self.compares:
+            return
+        from pytest_proteus.sweep.gates import Verdict, gate_entry
+
+        try:
+            self._record(folder, [Current.finished(out) for out in sweeps], write_gate)
+        except (OSError, RecordError, ConfigurationError) as error:
+            name = f"baseline {options.text(self.config, 'compare')}"
+            told = gate_entry(Verdict(name, "unavailable", None, "", None, str(error)))
+            write_gate({**told, "source": "baseline"})
+
+    def _record(
+        self, folder: SessionFolder, own: Sequence[Current], write_gate: Callable[[dict[str, Any]], None]
+    ) -> None:
+        from pytest_proteus.measure.families import correct
+        from pytest_proteus.sweep.gates import contrast_entry, decide_contrast, gate_entry
+
+        differs = self._differing([one.manifest for one in own])
+        hashes = [self.baseline.sweep(name)["condition_sha256"] for name in differs]  # type: ignore[index]
+        write_json_atomic(
+            folder.path / "baseline.json",
+            {
+                "name": self.baseline.name,
+                "commit": self.baseline.saved["commit"],
+                "created_at": self.baseline.saved["created_at"],
+                "condition_sha256": hashes[0] if len(hashes) == 1 else digest(hashes),
+                "differs": {name: keys for name, keys in differs.items() if keys},
+                "allowed": self.allowed,
+                "effects": self._effects(own),
+            },
+        )
+        wanted = self._wanted(own)
+        found = correct([self.contrast(*asked) for asked in wanted])
+        for (expression, one, group), made in zip(wanted, found, strict=True):
+            place = f"{group.stratum}/{group.arm}" if one.side.has_strata else group.arm
+            name = f"{expression.metric}[{place}]:{expression.shown_margin}"
+            entry = {**gate_entry(decide_contrast(name, made)), **contrast_entry(made), "source": "baseline"}
+            family = f"baseline {self.baseline.name}"
+            stratum = group.stratum if one.side.has_strata else None
+            write_gate({**entry, "family": family, "sweep": group.sweep, "stratum": stratum})
+
+    def _saved_groups(self, sweep: str) -> Mapping[Group, Sequence[Any]]:
+        return next((side.groups() for side in self.saved_sides if side.name == sweep), {})
+
+    def contrast(self, expression: Expression, one: Current, group: Group) -> Contrast:
+        """What a group of runs is beside the same group of the baseline."""
+        from pytest_proteus.measure.contrasts import contrast
+
+        runs, saved = expression.groups(one.side)[group], self._saved_groups(group.sweep).get(group, ())
+        return contrast(
+            runs,
+            saved,
+            expression.metric_in(one.side),
+            arm=group.arm,
+            against=f"baseline {self.baseline.name}",
+            episode=min(run.episodes for run in (*runs, *saved)),
+            margin=expression.margin,
+            relative=expression.relative,
+            kind=expression.kind,
+            scale=expression.scale,
+            alpha=ALPHA,
+            deterministic=runs[0].harness in one.deterministic,
+        )
+
+    def _effects(self, own: Sequence[Current]) -> list[dict[str, Any]]:
+        """Effect and interval of every evaluator that both sides have, without a verdict: there is no margin."""
+        effects = []
+        for one in own:
+            saved = self.baseline.sweep(one.side.name)
+            shared = [name for name in one.side.evaluators if saved is not None and name in saved["evaluators"]]
+            groups = [group for group in one.side.groups() if group in self._saved_groups(one.side.name)]
+            effects += [self._effect(one, group, name) for name in shared for group in groups]
+        return effects
+
+    def _effect(self, one: Current, group: Group, name: str) -> dict[str, Any]:
+        from pytest_proteus.sweep.expressions import Expression
+        from pytest_proteus.sweep.gates import interval_entry
+
+        known = one.side.evaluators[name]
+        # a neutral metric has an effect as well: only its sign means nothing
+        told = {**known, "direction": known["direction"].replace("neutral", "higher")}
+        chosen = (("sweep", group.sweep), ("arm", group.arm))
+        asked = Expression("", name, chosen, 0.0, False, kind="superior")
+        found = self.contrast(asked, replace(one, side=replace(one.side, evaluators={name: told})), group)
+        entry = {key: getattr(group, key) if one.side.has_strata or key != "stratum" else None for key in group._fields}
+        shown = found.to_json()
+        counted = ("effect", "effect_percent", "baseline_mean", "candidate_mean", "n", "n_missing")
+        entry.update({key: shown[key] for key in counted})
+        return {**entry, "metric": name, "interval": interval_entry(found.interval)}
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def settle(self, report: dict[str, Any], now: float) -> bool:
+        """Save the session where that was asked for; says whether the session has to fail.
+
+        Args:
+            report: the session's; why it was not saved is added to its reasons.
+            now: seconds since the epoch.
+        """
+        why = self.save(report, now)
+        if why:
+            report["outcome_reasons"].append(why)
+            if report["outcome"] in ("pass", "undecided"):
+                report["outcome"] = "incomplete"
+        undecided = [
+            gate for gate in report["gates"] if gate["source"] == "baseline" and gate["verdict"] == "undecided"
+        ]
+        policy = options.one_of(self.config, "undecided", options.UNDECIDED)
+        return report["outcome"] in ("fail", "incomplete") or bool(undecided and policy == "fail")
+
+    def require(self) -> None:
+        """Skip or fail a test that asks for the baseline in a session that has none."""
+        if self.compares:
+            return
+        if self.saves:
+            pytest.skip(f"this session saves the baseline {self.saves!r} and is held against none")
+        pytest.fail(
+            "the fixture baseline needs --proteus-compare=NAME; --proteus-save=NAME saves one to compare with",
+            pytrace=False,
+        )
+
+    def save(self, report: Mapping[str, Any], now: float) -> str:
+        """Save the session, if that was asked for and every cell was measured.
+
+        Args:
+            report: the session's.
+            now: seconds since the epoch.
+
+        Returns:
+            Why it was not saved; empty when it was, or when nobody asked.
+        """
+        if not self.saves:
+            return ""
+        from pytest_proteus.sweep.baseline_file import saved_sweep, write_baseline
+
+        why = _unfinished(report)
+        if why:
+            return f"the baseline {self.saves!r} was not saved: {why}"
+        path = self._saved_as(self.saves)
+        try:
+            saved = []
+            for sweep in report["sweeps"]:
+                found = Current.finished(Path(sweep["out"]))
+                saved.append(saved_sweep(found.manifest, found.side.runs))
+            commit = (report["environment"]["git"] or {}).get("commit")
+            write_baseline(path, self.saves, saved, commit=commit, now=now)
+        except (OSError, RecordError) as error:
+            return f"the baseline {self.saves!r} was not saved: {error}"
+        return ""
+
+
+def _unfinished(report: Mapping[str, Any]) -> str:
+    """Why a session cannot be a baseline; empty when it can."""
+    if report["session"]["exitstatus"] not in (0, 1):
+        return "the session was cut short"
+    for sweep in report["sweeps"]:
+        ledger = sweep["ledger"]
+        measured = ledger["complete"] + ledger["timeout"] + ledger["abort"]
+        if measured < ledger["planned"]:
+            return (
+                f"{ledger['planned'] - measured} of the {ledger['planned']} cells of {sweep['name']} were not measured"
+            )
+    return "" if report["sweeps"] else "it has no sweep"
+
+
+@dataclass(frozen=True)
+class Current:
+    """A sweep of this session, planned or finished.
+
+    Args:
+        side: the sweep as a side of a comparison.
+        manifest: its manifest.
+    """
+
+    side: Side
+    manifest: Mapping[str, Any]
+
+    @property
+    def deterministic(self) -> Sequence[str]:
+        """Labels of the harnesses of which a seed always gives the same run."""
+        return list(self.manifest.get("deterministic", ()))
+
+    @classmethod
+    def planned(cls, manifest: Mapping[str, Any]) -> Current:
+        """From a plan's manifest."""
+        return cls.of(manifest, [types.SimpleNamespace(**run) for run in manifest["runs"]])
+
+    @classmethod
+    def finished(cls, out: Path) -> Current:
+        """From a sweep's folder.
+
+        Raises:
+            RecordError: it has no manifest, or a cell's file cannot be read.
+        """
+        from pytest_proteus.sweep.run import runs_of
+
+        manifest = read_manifest(out)
+        if manifest is None:
+            raise RecordError(f"{out} has no manifest.json")
+        return cls.of(manifest, runs_of(out, manifest))
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], runs: Sequence[Any]) -> Current:
+        """From a manifest and its runs."""
+        from pytest_proteus.sweep.expressions import Side
+
+        return cls(Side(manifest["name"], manifest["evaluators"], runs), manifest)
