@@ -70,6 +70,7 @@ class ReplayHarness:
     continuity_mode = "none"
     disposition_in_files = False
     deterministic = True
+    runs_code = False
     seeded = True
 
     def __init__(self, folder: str | Path) -> None:

@@ -1,23 +1,24 @@
 """The supervisor of one process: a program of its own, with nothing but the standard library, that never imports us.
 
-Started as ``python -I -S <this> ORDER LIFELINE STATUS`` (three descriptors). It reads its order, starts the command as
-a child, adopts every orphan among its descendants, and when the command ends, its time is over or the lifeline's other
-end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its own, and its report
+Started as ``python -I -S -c <load this> THIS ORDER LIFELINE STATUS`` (four descriptors). It reads its order, starts the
+command as a child, adopts every orphan among its descendants, and when the command ends, its time is over or the
+lifeline's other end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its own, and its report
 only when no descendant is left; then it ends. An order with a box has the command started by bubblewrap: the supervisor
 stays outside, where no process of the box can see it, sets the box's limits and hands out a listener of its network.
+
+Starting takes most of its time, so it imports little: no ``contextlib``, ``json`` and ``signal``, which is enums.
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import _socket
-import contextlib
 import ctypes
 import fcntl
-import json
+import marshal
 import os
 import resource
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -45,9 +46,8 @@ LOOK_ENTRIES = 200_000
 
 
 def main() -> None:
-    # this file itself was opened for us by descriptor; the command is to inherit none of them
-    os.close(int(sys.argv[0].rpartition("/")[2]))
-    order_fd, lifeline, status = map(int, sys.argv[1:4])
+    # the command is to inherit none of them
+    order_fd, lifeline, status = map(int, sys.argv[2:5])
     for descriptor in (order_fd, lifeline, status):
         os.set_inheritable(descriptor, False)
     libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -56,8 +56,22 @@ def main() -> None:
         text = file.read()
     if not text:
         return  # whoever started us died before it gave an order
-    report = Supervisor(json.loads(text), lifeline).run(status)
-    os.write(status, json.dumps(report).encode("ascii") + b"\n")
+    report = Supervisor(marshal.loads(text), lifeline).run(status)
+    os.write(status, ascii(report).encode("ascii") + b"\n")
+    os._exit(0)  # taking an interpreter down takes longer than is needed
+
+
+class quiet:  # noqa: N801 - as the one in contextlib
+    """What ``contextlib.suppress`` is."""
+
+    def __init__(self, *errors: type[BaseException]) -> None:
+        self.errors = errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self.errors)
 
 
 def libc(name: str, *arguments: int) -> None:
@@ -275,8 +289,8 @@ class Box:
             if not data:
                 return 0
             self.text += data
-        self.init_pid = int(json.loads(self.text)["child-pid"])
-        with contextlib.suppress(OSError):
+        self.init_pid = int(self.text.partition(b'"child-pid":')[2].split(b",")[0].split(b"}")[0])
+        with quiet(OSError):
             self.init = os.pidfd_open(self.init_pid)
         return self.init_pid
 
@@ -303,13 +317,13 @@ class Box:
     def has_run(self) -> bool:
         """Whether the command was started: only then bubblewrap tells its exit status."""
         os.set_blocking(self.told, False)
-        with contextlib.suppress(OSError):
+        with quiet(OSError):
             self.text += os.read(self.told, 4096)
         return b'"exit-code"' in self.text
 
     def command(self) -> int:
         """The command's process id: it is the oldest child of the first process."""
-        with contextlib.suppress(OSError, ValueError, IndexError), open(self.children) as file:  # noqa: PTH123
+        with quiet(OSError, ValueError, IndexError), open(self.children) as file:  # noqa: PTH123
             return int(file.read().split()[0])
         return self.init_pid
 
@@ -320,7 +334,7 @@ class Box:
     def kill(self) -> None:
         """Kill the first process: all others of the box die with it."""
         if self.init >= 0:
-            with contextlib.suppress(ProcessLookupError):
+            with quiet(ProcessLookupError):
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
 
     def exceeded(self) -> str:
@@ -343,7 +357,7 @@ class Box:
         total = 0
         page = os.sysconf("SC_PAGE_SIZE")
         for pid in descendants(self.init_pid):
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with quiet(OSError, ValueError, IndexError):
                 with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
                     numbers = file.read().split()
                 total += page * (int(numbers[1]) - int(numbers[2]))
@@ -354,7 +368,7 @@ class Box:
         total = entries = 0
         todo = list(self.order["writable"])
         while todo:
-            with contextlib.suppress(OSError), os.scandir(todo.pop()) as items:
+            with quiet(OSError), os.scandir(todo.pop()) as items:
                 for item in items:
                     entries += 1
                     if entries > LOOK_ENTRIES:
@@ -368,7 +382,7 @@ class Box:
 
 def send(pid: int, number: int) -> None:
     """Send a signal to a process that may be gone."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with quiet(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 

@@ -62,6 +62,7 @@ def test_the_users_home_and_this_framework_are_not_there(harness):
 
     code = "show([tried(os.listdir, path) for path in sys.argv[1:]])"
     places = [Path.home(), Path(pytest_proteus.__file__).parent, "/root", "/home", "/run", "/sys", "/etc/shadow"]
+    places = [place for place in places if not harness.is_relative_to(place)]
     assert shown(subject(code, *places, cwd=harness)) == ["ENOENT"] * len(places)
 
 
