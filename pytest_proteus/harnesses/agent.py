@@ -316,8 +316,9 @@ class AgentHarness:
         Returns:
             Counters: ``phase_<phase>_turns``, ``tool_calls``, ``model_errors``; ``agent_log_tokens``: what the agent's
             own log says of its tokens, as far as it says anything; ``turn_limited_phases``: phases that ended at the
-            agent's own limit of turns, and ``unread_log_records``: what of its log could not be made use of, both
-            absent where there are none.
+            agent's own limit of turns, ``unread_log_records``: what of its log could not be made use of, and
+            ``refused_requests``: what it asked of its endpoint's machine elsewhere, all absent where there are none;
+            ``endpoint_calls``: calls of the endpoint, absent where the sandbox does not count them.
 
         Raises:
             PhaseTimeout: a phase ran out of time.
@@ -329,6 +330,7 @@ class AgentHarness:
             )
         episode = _Episode(spec, self.agent)
         limited = 0
+        asked = {"endpoint_calls": 0, "refused_requests": 0}
         episode.begin()
         try:
             for phase, prompt in spec.phase_prompts.items():
@@ -340,17 +342,22 @@ class AgentHarness:
                     outcome = self._run(spec, launch, prompt)
                 except SupervisorLost as lost:
                     return EpisodeResult(spec.episode, False, 0, f"phase {phase}: {lost}", {}, "abort")
+                if outcome.calls is None:
+                    asked.pop("endpoint_calls", None)
+                else:
+                    asked["endpoint_calls"] += outcome.calls
+                asked["refused_requests"] += outcome.refused or 0
                 damage = episode.keep_log(outcome)
                 session = episode.session()
                 error, error_class = _judge(phase, outcome, session, damage)
                 if error:
-                    counters = _counters(spec, session, limited)
+                    counters = _counters(spec, session, limited, asked)
                     return EpisodeResult(spec.episode, False, session.turn, error, counters, error_class)
                 limited += session.stop_reason == "limit"
         finally:
             episode.end()
         session = episode.session()
-        return EpisodeResult(spec.episode, True, session.turn, "", _counters(spec, session, limited))
+        return EpisodeResult(spec.episode, True, session.turn, "", _counters(spec, session, limited, asked))
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """What the agent's log says of an episode; empty when there is none."""
@@ -630,7 +637,7 @@ def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple
     return f"phase {phase}: the agent {ended} (exit status {outcome.returncode})", "apparatus"
 
 
-def _counters(spec: EpisodeSpec, session: Session, limited: int) -> dict[str, object]:
+def _counters(spec: EpisodeSpec, session: Session, limited: int, asked: Mapping[str, int]) -> dict[str, object]:
     counters: dict[str, object] = {f"phase_{phase}_turns": session.turns.get(phase, 0) for phase in spec.phase_prompts}
     counters |= {"tool_calls": session.tool_calls, "model_errors": session.model_errors}
     if session.tokens:
@@ -640,7 +647,7 @@ def _counters(spec: EpisodeSpec, session: Session, limited: int) -> dict[str, ob
     unread = session.unknown_records + session.unreadable_lines
     if unread:
         counters["unread_log_records"] = unread
-    return counters
+    return counters | {name: count for name, count in asked.items() if count or name == "endpoint_calls"}
 
 
 def _base_url(url: str, wire: str) -> str:

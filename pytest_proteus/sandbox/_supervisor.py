@@ -2,9 +2,10 @@
 
 Started as ``python -I -S -c <load this> THIS ORDER LIFELINE STATUS`` (four descriptors). It reads its order, starts the
 command as a child, adopts every orphan among its descendants, and when the command ends, its time is over or the
-lifeline's other end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its own, and its report
-only when no descendant is left; then it ends. An order with a box has the command started by bubblewrap: the supervisor
-stays outside, where no process of the box can see it, sets the box's limits and hands out a listener of its network.
+lifeline's other end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its
+own, and its report only when no descendant is left; then it ends. An order with a box has the command started by
+bubblewrap: the supervisor stays outside, where no process of the box can see it, sets the box's limits and hands out a
+listener of its network.
 
 Starting takes most of its time, so it imports little: no ``contextlib``, ``json`` and ``signal``, which is enums.
 """

@@ -50,6 +50,7 @@ def test_four_phases_that_edit_two_surfaces(world):
     assert {event.phase for event in trace} == set(PHASES)
     assert {event.surface for event in trace if event.tool in ("write", "edit")} == {"notes", "skills", "instructions"}
     assert "How to greet." in str(server.requests[-1].body["system"])
+    assert result.counters["endpoint_calls"] == len(server.requests)
 
 
 def test_what_it_must_not_reach_it_does_not(world):
