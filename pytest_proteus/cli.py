@@ -543,7 +543,21 @@ def _add_readers(commands: Any) -> None:
         "quote what the runs of a finished sweep wrote and said that points outside or speaks of being tested",
         "proteus audit .proteus/navigation/0001",
     )
-    for parser in (measure, reliability, audit):
+    rescore = _command(
+        commands,
+        "rescore",
+        partial(_reader, "rescore"),
+        "score a finished sweep with further evaluators, from its checkpoints and traces; no agent runs",
+        "proteus rescore .proteus/navigation/0001 --evaluator units:notes --evaluator mine.measures:headings",
+    )
+    rescore.add_argument(
+        "--evaluator",
+        action="append",
+        required=True,
+        metavar="SPEC",
+        help="units:SURFACE, tool-calls, step, contains:PATH:TEXT or package.module:function; repeatable",
+    )
+    for parser in (measure, reliability, audit, rescore):
         parser.add_argument("dir", type=Path, metavar="DIR", help="folder of a finished sweep")
 
 

@@ -1,7 +1,7 @@
 """The sub-commands that read a finished sweep's folder: its statistics, computed anew from the artifacts.
 
 They compute what the fixtures compute, with the same functions, and print the report's entries of it. They run no
-agent, import no suite and change nothing.
+agent and import no suite. ``rescore`` adds results of further evaluators to the records; the others change nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,28 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from pytest_proteus.measure.statistic import STATISTICS, Statistic, entries, reliability_at
+from pytest_proteus.core.adapter import Surface
+from pytest_proteus.core.errors import ConfigurationError, RecordError
+from pytest_proteus.core.goal import EvaluatorSpec, Visibility
+from pytest_proteus.core.rescore import Rescored
+from pytest_proteus.core.rescore import rescore as rescore_run
+from pytest_proteus.measure.statistic import STATISTICS, Statistic, reliability_at
+from pytest_proteus.measure.statistic import entries as statistic_entries
+from pytest_proteus.measure.strata import by_arm
+from pytest_proteus.measure.sweeps import score_estimate
 from pytest_proteus.report.statistics import statistic_lines
+from pytest_proteus.report.tables import printable
+from pytest_proteus.sweep.condition import versioned
+from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
+from pytest_proteus.sweep.folder import is_live
+from pytest_proteus.sweep.run import Run
 
 #: What ``--level`` calls the levels of distances.
 LEVELS = {"freq": "freq", "order": "order", "procedure": "ncd"}
@@ -37,13 +53,73 @@ def audit(options: argparse.Namespace) -> int:
     return _show(options, open_sweep(options.dir), [STATISTICS["audit"]])
 
 
-def _show(options: argparse.Namespace, sweep: FinishedSweep, statistics: Sequence[Statistic]) -> int:
-    found = [entry for statistic in statistics for entry in entries(statistic, sweep)]
+def rescore(options: argparse.Namespace) -> int:
+    """``proteus rescore DIR --evaluator SPEC``: scores of further evaluators, from stored checkpoints and traces."""
+    sweep = open_sweep(options.dir)
+    if is_live(sweep.out):
+        raise ConfigurationError(f"{sweep.out} is in use by a session; wait for it")
+    sys.path.insert(0, str(Path.cwd()))  # where package.module:function is looked for, as pytest does
+    specs = {run.harness: _specs(options.evaluator, sweep.surfaces_of(run.harness)) for run in sweep.runs}
+    done, unreadable, runs = Rescored(), {}, []
+    for run in sweep.runs:
+        wanted = specs[run.harness]
+        runs.append(replace(run, evaluators={**run.evaluators, **{spec.name: spec.version for spec in wanted}}))
+        try:
+            found = rescore_run(run.root, wanted, sweep.surfaces_of(run.harness), run.stored_records(), run.trace)
+        except RecordError as error:
+            unreadable[run.run_id] = str(error)
+            continue
+        done.computed, done.errors, done.stored = (
+            getattr(done, name) + getattr(found, name) for name in ("computed", "errors", "stored")
+        )
+    scored = replace(sweep, runs=tuple(runs))
+    named = {spec.name: spec for listed in specs.values() for spec in listed}
+    entries = [entry for spec in named.values() for entry in statistic_entries(_scores(spec), scored)]
+    told = {"computed": done.computed, "errors": done.errors, "stored": done.stored, "unreadable": unreadable}
     if options.json:
-        print(json.dumps({"sweep": sweep.name, "out": str(sweep.out), "statistics": found}, indent=1, allow_nan=False))
+        _print({"sweep": sweep.name, "out": str(sweep.out), **told, "statistics": entries})
+    else:
+        print("\n".join(_lines(scored, entries)))
+        failed = f", {done.errors} of them evaluator errors" if done.errors else ""
+        print(f"{done.computed} results computed{failed}; {done.stored} were there")
+        for run_id, why in unreadable.items():
+            print(f"{run_id} cannot be read: {printable(why)}")
+    return 1 if done.errors or unreadable else 0
+
+
+def _specs(texts: Sequence[str], surfaces: Sequence[Surface]) -> list[EvaluatorSpec]:
+    """The evaluators that ``--evaluator`` names, as a suite's marker would make them."""
+    specs = [versioned(resolve_evaluator(EvaluatorMark(text, {}, (), "--evaluator"), surfaces)) for text in texts]
+    for spec in specs:
+        if spec.visibility is not Visibility.HIDDEN:
+            raise ConfigurationError(f"--evaluator {spec.name}@observe: nobody can see it any more; leave out @observe")
+        if [other.name for other in specs].count(spec.name) > 1:
+            raise ConfigurationError(f"--evaluator {spec.name} is given twice; give it once")
+    return specs
+
+
+def _scores(spec: EvaluatorSpec) -> Statistic:
+    def compute(runs: Sequence[Run], _: Any) -> dict[str, Any]:
+        return {
+            arm: score_estimate(found, spec.name, direction=spec.direction, bounds=spec.bounds)
+            for arm, found in by_arm(runs).items()
+        }
+
+    told = "mean score over runs at the last planned episode; a run that did not get there is missing"
+    return Statistic(f"scores {spec.name} at last", compute, spec.direction, "score", told)
+
+
+def _show(options: argparse.Namespace, sweep: FinishedSweep, statistics: Sequence[Statistic]) -> int:
+    found = [entry for statistic in statistics for entry in statistic_entries(statistic, sweep)]
+    if options.json:
+        _print({"sweep": sweep.name, "out": str(sweep.out), "statistics": found})
     else:
         print("\n".join(_lines(sweep, found)))
     return 1 if any(_unreadable(entry["unavailable"]) for entry in found) else 0
+
+
+def _print(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def _lines(sweep: FinishedSweep, found: Sequence[Mapping[str, Any]]) -> list[str]:

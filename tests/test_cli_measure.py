@@ -132,6 +132,54 @@ def test_what_is_no_sweep_is_one_sentence_and_2(command, kind, tmp_path, capsys)
     assert str(folder) in err
 
 
+# --- rescoring --------------------------------------------------------------------------------------------------------
+
+
+def test_further_evaluators_are_scored_from_the_folder(copy, capsys):
+    words = ["rescore", str(copy), "--evaluator", "units:notes", "--evaluator", "contains:STATE.md:State"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["computed"], told["stored"], told["errors"]) == (48, 0, 0)
+    scores = {entry["name"]: entry for entry in told["statistics"]}
+    structure = of_session(copy)["structure", None]["value"]
+    measured = scores["scores units:notes at last"]["value"]
+    assert {arm: value["value"] for arm, value in measured.items()} == {
+        arm: value["notes"]["value"] for arm, value in structure.items()
+    }
+    assert scores["scores contains:STATE.md:State at last"]["direction"] == "higher"
+    assert main(words) == 0
+    assert capsys.readouterr().out.endswith("0 results computed; 48 were there\n")
+
+
+def test_evaluators_that_fail_and_runs_that_cannot_be_read_end_with_1(copy, capsys, monkeypatch):
+    monkeypatch.chdir(copy)
+    (copy / "my_failing_measures.py").write_text("def fail(trace, ctx):\n    raise OSError('no')\n")
+    (run, *_) = sorted((copy / "runs" / ".proteus-records").iterdir())
+    (run / "actions.jsonl").unlink()
+    assert main(["rescore", str(copy), "--evaluator", "my_failing_measures:fail"]) == 1
+    out = capsys.readouterr().out
+    assert "21 results computed, 21 of them evaluator errors; 0 were there" in out
+    assert f"{run.name} cannot be read: no trace of episode 1 is stored" in out
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (["units:note"], "this harness has no surface 'note'; write units:notes"),
+        (["units:notes@observe"], "nobody can see it any more; leave out @observe"),
+        (["units:notes", "units:notes"], "--evaluator units:notes is given twice; give it once"),
+        (["no_such_module:f"], "module no_such_module cannot be imported"),
+    ],
+)
+def test_a_wrong_evaluator_is_one_sentence_and_nothing_is_written(finished, capsys, specs, message):
+    words = [word for spec in specs for word in ("--evaluator", spec)]
+    assert main(["rescore", str(finished), *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert not list(finished.rglob("rescores.jsonl"))
+
+
 # --- the layout of proteus-evolve -------------------------------------------------------------------------------------
 
 EVOLVE = Path(__file__).parent / "data" / "evolve-sweep.tar.gz"
@@ -174,3 +222,13 @@ def test_a_log_that_is_no_normalized_trace_is_refused_and_not_guessed(evolve, ca
         path.write_text('{"turn": 1, "phase": "act", "tool": ["bash"]}\n')
     assert main(["reliability", str(evolve)]) == 1
     assert "is no log of normalized actions" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sweep_of_proteus_evolve_is_scored_with_further_evaluators(evolve, capsys):
+    assert main(["rescore", str(evolve), "--evaluator", "step", "--evaluator", "tool-calls", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    # it wrote down what its own tool-calls gave, and no version of it
+    assert (told["computed"], told["stored"]) == (24, 24)
+    (step, *_) = told["statistics"]
+    assert step["name"] == "scores step at last"
+    assert all(value["n"] == 4 for value in step["value"].values())

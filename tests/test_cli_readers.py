@@ -125,6 +125,8 @@ def test_a_wrong_call_is_one_line_and_exit_2(words, capsys, tmp_path, monkeypatc
         ["run", "--out", "x", "--phase-timeout", "nan"],
         ["run", "--out", "x", "-n", "many"],
         ["report", "x", "--format", "pdf"],
+        ["rescore", "x"],
+        ["reliability", "x", "--level", "ncd"],
         ["agents"],
     ],
 )
@@ -137,7 +139,17 @@ def test_words_that_cannot_be_parsed_are_one_line_and_exit_2(words, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [["run"], ["verdict"], ["report"], ["export"], ["measure"], ["reliability"], ["audit"], ["agents", "install"]],
+    [
+        ["run"],
+        ["verdict"],
+        ["report"],
+        ["export"],
+        ["measure"],
+        ["reliability"],
+        ["audit"],
+        ["rescore"],
+        ["agents", "list"],
+    ],
 )
 def test_the_help_of_each_command_has_an_example_of_it(words, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -459,6 +459,7 @@ class _Run:
             "episode": number,
             "accepted": accepted,
             "results": [plain(result) for result in results],
+            "versions": {spec.name: spec.version for spec in self.cfg.goal.specs() if spec.version},
             "counters": plain(outcome.counters),
             "turns": _whole(outcome.turns),
             "tool_calls": sum(1 for event in trace if event.tool),

@@ -81,6 +81,7 @@ class EvaluatorSpec:
         spec: the text it was declared by, such as ``units:notes``; empty for a bare callable.
         direction: ``higher``, ``lower`` or ``neutral``: which scores are better.
         bounds: lowest and highest possible score, where known.
+        version: tells this evaluator from others that had its name; empty where nobody keeps account of them.
     """
 
     name: str
@@ -91,6 +92,7 @@ class EvaluatorSpec:
     spec: str = ""
     direction: str = "neutral"
     bounds: tuple[float | None, float | None] | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True)

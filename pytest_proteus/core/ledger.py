@@ -44,6 +44,7 @@ class CellRecord:
         counters: the adapter's counters, summed.
         started_at: seconds since the epoch of the first attempt, or None.
         seconds: wall time of all attempts, or None.
+        measured: hash of the evaluators whose results the run has; empty while nobody looked.
     """
 
     run_id: str
@@ -58,6 +59,7 @@ class CellRecord:
     counters: dict[str, Any] = field(default_factory=dict)
     started_at: float | None = None
     seconds: float | None = None
+    measured: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the cell's file."""

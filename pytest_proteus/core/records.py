@@ -8,6 +8,7 @@ Private files of a run (``private_record_dir``), outside of what its subject is 
 
     episodes.jsonl                one record an episode, in order; the truth
     actions.jsonl                 the normalized trace of each episode
+    rescores.jsonl                results of evaluators that came, or changed, after the episode; ``core.rescore``
     eval_history.json             the records as one list without clocks, written when the run stops
     disposition_fingerprint.json  digest of the disposition as it was installed
     pending_candidate.json        only while a candidate that was refused awaits its repair
@@ -32,7 +33,7 @@ from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 
 RECORDS_FOLDER = ".proteus-records"
-EPISODES, ACTIONS = "episodes.jsonl", "actions.jsonl"
+EPISODES, ACTIONS, RESCORES = "episodes.jsonl", "actions.jsonl", "rescores.jsonl"
 
 #: Fields of a record that tell the time; everything else is equal between equal runs.
 CLOCKS = ("ts", "seconds")
@@ -323,7 +324,8 @@ def read_records(root: Path) -> list[dict[str, Any]]:
     """The records of the episodes of the run at ``root`` that count, in order; writes nothing.
 
     A record has ``episode``, ``accepted``, ``results`` (``name``, ``score``, ``passed``, ``detail``, ``error``),
-    ``counters``, ``turns`` (None when the harness gave no whole number), ``tool_calls``, ``ok``, ``commit``,
+    ``versions`` (evaluator → version of those that have one), ``counters``, ``turns`` (None when the harness gave no
+    whole number), ``tool_calls``, ``ok``, ``commit``,
     ``candidate_commit``, ``candidate_fingerprint``, ``disposition_fingerprint``, ``disposition_drift``,
     ``violations`` (``path``, ``kind``, ``detail``), ``units``
     (surface → number, of the state that goes on), ``failure_kind``, ``error``, ``ts`` (seconds since the epoch) and
@@ -342,6 +344,48 @@ def read_records(root: Path) -> list[dict[str, Any]]:
     checkpoints = dict(snapshot.checkpoints(work_tree))
     counted, _ = settle(root, lines, checkpoints, lambda commit: snapshot.has_commit(work_tree, commit))
     return counted
+
+
+def read_rescores(root: Path) -> list[dict[str, Any]]:
+    """The results that were computed after their episodes, oldest first.
+
+    Each has ``episode``, ``ts`` and ``results``: as in a record, each with the ``version`` of its evaluator.
+
+    Raises:
+        RecordError: a whole line that is no such object.
+    """
+    path = private_record_dir(root) / RESCORES
+    lines = read_jsonl(path)
+    for line in lines:
+        if not isinstance(line.get("episode"), int) or not isinstance(line.get("results"), list):
+            raise RecordError(f"{path} holds a line that is no result; restore it from a backup, or remove it")
+    return lines
+
+
+def has_result(record: Mapping[str, Any], rescores: Sequence[Mapping[str, Any]], name: str, version: str) -> bool:
+    """Whether an episode has a result of an evaluator in this version."""
+    return any(result["name"] == name for result in with_versions(record, rescores, {name: version})["results"])
+
+
+def with_versions(
+    record: Mapping[str, Any], rescores: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """A record with the results of evaluators in the given versions: its own, or those that were computed later.
+
+    A result of another version is left out; one whose version nobody wrote down is taken as it is.
+    """
+    results = {result["name"]: result for result in record.get("results") or ()}
+    told = record.get("versions") or {}
+    for name, version in versions.items():
+        if name in results and told.get(name, version) == version:
+            continue
+        results.pop(name, None)
+        for line in rescores:
+            if line["episode"] == record["episode"]:
+                for result in line["results"]:
+                    if result["name"] == name and result.get("version") == version:
+                        results[name] = {key: value for key, value in result.items() if key != "version"}
+    return {**record, "results": list(results.values())}
 
 
 def completed_episodes_in(root: Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_proteus.core.errors import STATES
 from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
-from pytest_proteus.core.records import read_jsonl, read_records
+from pytest_proteus.core.records import read_jsonl, read_records, read_rescores, with_versions
 from pytest_proteus.report.shape import (
     UNREADABLE,
     anything,
@@ -52,6 +52,8 @@ class Runs:
         self.name, self.out, self.session, self.nodeids, self.problems = name, out, session, nodeids, problems
         self.episodes = count(manifest.get("episodes"))
         self.evaluators = list(declared_evaluators(manifest))
+        versions = {name: mapping(given).get("version") for name, given in declared_evaluators(manifest).items()}
+        self.versions = {name: version for name, version in versions.items() if isinstance(version, str) and version}
         self.reported = reported_sessions(out, problems)
 
     def entry(self, cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +112,13 @@ class Runs:
         if not root.exists():
             return []
         said = f"sweep {self.name}: records of {run_id} cannot be read"
-        return attempt(lambda: read_records(root), [], said, self.problems)
+        records = attempt(lambda: read_records(root), [], said, self.problems)
+
+        def scored() -> list[dict[str, Any]]:
+            rescores = read_rescores(root)
+            return [with_versions(record, rescores, self.versions) for record in records]
+
+        return attempt(scored, records, said, self.problems)
 
 
 def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:

@@ -12,7 +12,7 @@ import json
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,11 @@ def sweep_condition(declaration: Declaration, evaluators: Mapping[str, Evaluator
         "budget": plain(asdict(declaration.budget)),
         "phase_timeout": declaration.phase_timeout,
     }
+
+
+def versioned(spec: EvaluatorSpec) -> EvaluatorSpec:
+    """The evaluator with the hash of what makes its results what they are."""
+    return replace(spec, version=digest(evaluator_condition(spec)))
 
 
 def measurement_digest(evaluators: Mapping[str, EvaluatorSpec]) -> str:

@@ -12,13 +12,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.config import RunConfig, RunResult
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
-from pytest_proteus.core.records import append_jsonl
+from pytest_proteus.core.records import append_jsonl, read_records, read_trace
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -98,6 +99,22 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     record.seconds = (record.seconds or 0.0) + time.perf_counter() - began
     _append_seed_record(plan, cell, out, config, result)
     return record
+
+
+def score_cell(plan: Plan, cell: Cell, out: Path, *, should_stop: Callable[[], bool]) -> bool:
+    """Compute what a run lacks of the plan's evaluators, from its checkpoints and traces; False when it was stopped.
+
+    Raises:
+        RecordError: these cannot be read.
+    """
+    from pytest_proteus.core.rescore import rescore
+
+    root = out / "runs" / plan.run_ids[cell]
+    specs, surfaces = plan.specs[cell.harness], plan.surfaces[cell.harness]
+    with quiet_environment():
+        return rescore(
+            root, specs, surfaces, read_records(root), partial(read_trace, root), should_stop=should_stop
+        ).complete
 
 
 def preflight(adapter: Any) -> str:

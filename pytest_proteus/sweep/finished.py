@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +139,7 @@ def _serial_run(out: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any]
         state=str(ended.get("state") or state),
         error=error,
         counters=ended.get("counters") or {},
-        evaluators=tuple(item["name"] if isinstance(item, dict) else item for item in declared),
+        evaluators={item["name"] if isinstance(item, dict) else item: "" for item in declared},
     )
 
 
@@ -148,9 +147,8 @@ def _serial_run(out: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any]
 class EvolveRun(Run):
     """A run in the layout of proteus-evolve: records in ``eval_history.json``, traces as the adapter's own logs."""
 
-    @cached_property
-    def records(self) -> list[dict[str, Any]]:
-        """One record an episode, oldest first."""
+    def stored_records(self) -> list[dict[str, Any]]:
+        """The records as they were written."""
         path = eval_history_path(self.root)
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

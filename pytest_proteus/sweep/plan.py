@@ -121,6 +121,11 @@ class Plan:
         arms = (cell.arm_value for cell in self.cells)
         return {arm.label: arm.control for arm in arms if arm.control is not None}
 
+    @property
+    def measurement(self) -> str:
+        """Hash of what is measured."""
+        return conditions.measurement_digest({name: item.spec for name, item in self.attached.items()})
+
     def manifest(self) -> dict[str, Any]:
         """The manifest of the sweep's folder."""
         return {
@@ -143,7 +148,7 @@ class Plan:
             "sandbox": {"requested": self.setting.sandbox, **_sandbox_entry(self.rungs)},
             "condition": self.condition,
             "condition_sha256": conditions.digest(self.condition),
-            "measurement_sha256": conditions.measurement_digest({n: a.spec for n, a in self.attached.items()}),
+            "measurement_sha256": self.measurement,
             "runs": [self._run_entry(cell) for cell in self.cells],
             "plan": {"cells": len(self.cells)},
             "created_at": time.time(),
@@ -164,6 +169,7 @@ class Plan:
 
 def _evaluator_entry(item: Attached) -> dict[str, Any]:
     entry = conditions.evaluator_condition(item.spec)
+    entry["version"] = conditions.digest(entry)
     entry.pop("name")
     bounds = item.spec.bounds
     return {
@@ -266,7 +272,9 @@ def make_plan(
         setting=setting,
         cells=kept,
         attached=attached,
-        specs={label: [item.spec for item in found.values()] for label, found in attached_by.items()},
+        specs={
+            label: [conditions.versioned(item.spec) for item in found.values()] for label, found in attached_by.items()
+        },
         surfaces=surfaces,
         members=members,
         run_ids={cell: _run_id(declaration.name, condition, cell) for cell in kept},

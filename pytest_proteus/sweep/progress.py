@@ -17,12 +17,13 @@ INTERVAL = 5.0
 
 @dataclass(frozen=True)
 class Watched:
-    """A sweep whose progress is shown: its name, folder, run ids and episodes a run."""
+    """A sweep whose progress is shown: its name, folder, run ids, episodes a run, and the hash of what is measured."""
 
     name: str
     out: Path
     run_ids: Sequence[str]
     episodes: int
+    measurement: str = ""
 
 
 def line(watched: Watched, now: float, began: float) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec
 from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
-from pytest_proteus.core.records import read_records, read_trace
+from pytest_proteus.core.records import read_records, read_rescores, read_trace, with_versions
 from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
 from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.sweep.declare import AXES, nearest
@@ -39,7 +39,7 @@ class Run:
         state: how the run ended: ``complete``, ``timeout``, ``abort``, ``skipped``, ``errored``, ``lost``, ``not_run``.
         error: one sentence; empty when there was none.
         counters: the adapter's counters, summed over episodes.
-        evaluators: names of the attached evaluators.
+        evaluators: name → version of the attached evaluators; results of other versions are not theirs.
         usage: metered tokens; None where nothing was metered.
         seconds: wall time of all attempts; None where nobody took it.
     """
@@ -57,13 +57,19 @@ class Run:
     state: str
     error: str
     counters: Mapping[str, Any]
-    evaluators: tuple[str, ...]
+    evaluators: Mapping[str, str]
     usage: None = None
     seconds: float | None = None
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One record an episode, oldest first."""
+        """One record an episode, oldest first, with the results of the attached evaluators, whenever they were made."""
+        rescores = read_rescores(self.root)
+        known = {name: version for name, version in self.evaluators.items() if version}
+        return [with_versions(record, rescores, known) for record in self.stored_records()]
+
+    def stored_records(self) -> list[dict[str, Any]]:
+        """The records as they were written."""
         return [record for record in read_records(self.root) if record["episode"] <= self.episodes]
 
     def scores(self, name: str) -> list[float | None]:
@@ -90,7 +96,7 @@ class Run:
             if known in (name, plain):
                 return known
         raise LookupError(
-            f"no evaluator is called {name!r}; {nearest(name, self.evaluators or ('(none is attached)',))}"
+            f"no evaluator is called {name!r}; {nearest(name, [*self.evaluators] or ['(none is attached)'])}"
         )
 
     def trace(self, episode: int) -> Sequence[ActionEvent]:
@@ -140,7 +146,8 @@ def _score(record: Mapping[str, Any], name: str) -> float | None:
 def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord) -> Run:
     """A ``Run`` from how its cell stands."""
     labels = {axis: getattr(cell, axis) for axis in AXES}
-    return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, plan.attached)
+    versions = {spec.name: spec.version for spec in plan.specs[cell.harness]}
+    return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, versions)
 
 
 def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
@@ -155,14 +162,14 @@ def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
             out,
             replace(record, state=ended_as(record)) if record else CellRecord(cell["id"], "not_run"),
             manifest["episodes"],
-            manifest["evaluators"],
+            {name: str(entry.get("version") or "") for name, entry in manifest["evaluators"].items()},
         )
         for cell in manifest["runs"]
         for record in [read_cell(out, cell["id"])]
     ]
 
 
-def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int, evaluators: Iterable[str]) -> Run:
+def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int, evaluators: Mapping[str, str]) -> Run:
     error = record.error or {}
     message = str(error.get("message") or "")
     return Run(
@@ -174,7 +181,7 @@ def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int
         state=record.state,
         error=f"{error['type']}: {message}" if error.get("type") else message,
         counters=record.counters,
-        evaluators=tuple(evaluators),
+        evaluators=dict(evaluators),
         seconds=record.seconds,
     )
 

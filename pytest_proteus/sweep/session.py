@@ -596,12 +596,18 @@ def _needed(scope: Scope, items: Sequence[pytest.Item]) -> Sequence[Cell]:
 
 
 def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:
-    return Watched(str(manifest["name"]), out, [run["id"] for run in manifest["runs"]], int(manifest["episodes"]))
+    return Watched(
+        str(manifest["name"]),
+        out,
+        [run["id"] for run in manifest["runs"]],
+        int(manifest["episodes"]),
+        str(manifest.get("measurement_sha256") or ""),
+    )
 
 
 def _headline(watched: Watched, session: str) -> str:
     reported = {line.get("session") for line in read_jsonl(watched.out / "sessions.jsonl")}
-    reused = kept = continued = 0
+    reused = kept = continued = rescored = 0
     for run_id in watched.run_ids:
         with contextlib.suppress(RecordError):  # whoever needs the cell says what is wrong with its file
             record = read_cell(watched.out, run_id)
@@ -611,6 +617,8 @@ def _headline(watched: Watched, session: str) -> str:
             reused += ended and record.settled_by in reported
             kept += ended and record.settled_by not in reported
             continued += not ended
+            rescored += ended and bool(record.measured) and record.measured != watched.measurement
     counts = {"reused": reused, "kept of an interrupted session": kept, "continued": continued}
+    counts["to be scored by new or changed evaluators"] = rescored
     told = "".join(f", {count} {word}" for word, count in counts.items() if count)
     return f"proteus: {watched.name}: {len(watched.run_ids)} cells × {watched.episodes} episodes{told} → {watched.out}"

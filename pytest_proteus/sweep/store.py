@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from pytest_proteus.core.errors import StorageError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, cell_path, read_cell
 from pytest_proteus.core.records import write_json_atomic
-from pytest_proteus.sweep.execute import run_cell
+from pytest_proteus.sweep.execute import run_cell, score_cell
 from pytest_proteus.sweep.folder import SessionFolder
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -95,6 +95,7 @@ class CellStore:
         self.no_run = no_run
         self.tick = tick
         self.begun_here: set[str] = set()
+        self._measurement = plan.measurement
         self._cancelled = threading.Event()
         self._ended: dict[str, CellRecord] = {}
 
@@ -136,10 +137,11 @@ class CellStore:
         """Bring a cell to its end if nobody else is at it; False when somebody is."""
         run_id = self.plan.run_ids[cell]
         record = read_cell(self.out, run_id)
-        if record is not None and self._is_settled(record):
+        settled = record is not None and self._is_settled(record)
+        if record is not None and settled and record.measured == self._measurement:
             self._ended[run_id] = record
             return True
-        if self.no_run:
+        if self.no_run and not settled:
             self._ended[run_id] = CellRecord(run_id, state="not_run", episodes_planned=self.plan.episodes)
             return True
         with self._slot() as free, self._cell_lock(run_id) as mine:
@@ -150,8 +152,17 @@ class CellStore:
                 if self.folder.stopped or self._cancelled.is_set():
                     raise Stopped
                 record = self._begin(cell, record)
+            self._measure(cell, record)
             self._ended[run_id] = record
             return True
+
+    def _measure(self, cell: Cell, record: CellRecord) -> None:
+        """Score what a cell has no scores of: hidden evaluators came, or changed, after its episodes."""
+        if record.measured != self._measurement:
+            if not score_cell(self.plan, cell, self.out, should_stop=self._should_stop):
+                raise Stopped
+            record.measured = self._measurement
+            self._save(record)
 
     def _is_settled(self, record: CellRecord) -> bool:
         if record.state == RUNNING:
@@ -166,7 +177,7 @@ class CellStore:
 
     def _begin(self, cell: Cell, earlier: CellRecord | None) -> CellRecord:
         run_id = self.plan.run_ids[cell]
-        record = earlier or CellRecord(run_id, started_at=time.time())
+        record = earlier or CellRecord(run_id, started_at=time.time(), measured=self._measurement)
         if record.state == RUNNING and record.session == self.folder.session:
             return self._finish(_lost(record))
         if earlier is None or earlier.state in ("errored", "lost", "skipped"):

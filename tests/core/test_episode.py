@@ -84,6 +84,7 @@ def test_a_record_tells_what_an_episode_was(tmp_path: Path) -> None:
         "episode": 1,
         "accepted": True,
         "results": [{"name": "score", "score": 2.0, "passed": False, "detail": "", "error": False}],
+        "versions": {},
         "counters": {"calls": 1, "flag": True, "by": {"kind": 0.5, "text": "t"}, "list": [1]},
         "turns": 3,
         "tool_calls": 2,
