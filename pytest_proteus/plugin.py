@@ -49,8 +49,8 @@ class SessionIdentity(NamedTuple):
 _identity: pytest.StashKey[SessionIdentity] = pytest.StashKey()
 
 MARKERS = (
-    "sweep(name, episodes, goal, selection, phases, budget, phase_timeout, exclude, axes, harness, arm, seed, model, "
-    "task): declare the sweep of a module or class",
+    "sweep(name, episodes, goal, selection, phases, budget, phase_timeout, probes, exclude, axes, harness, arm, seed, "
+    "model, task): declare the sweep of a module or class",
     "evaluator(spec, name, kind, visibility, direction, bounds, timeout, at_least, at_most, above, below, equals, "
     "when): attach a per-episode evaluator to every run, with thresholds that tests of a run assert",
     "gate(what, at_least, at_most, above, below, equals): hold '<statistic>.<field>' of the sweep against a bound, "
@@ -252,6 +252,15 @@ def reliability(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
 def separation(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
     """Whether arms differ more than runs of one arm do: ``R``, ``index``, ``within``, ``between``, ``p``, ``p_min``."""
     return _statistic(request, sweep, "separation")
+
+
+@pytest.fixture(scope="session")
+def crystallization(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """Whether checkpoints act as before once their disposition is gone: ``index``, ``p``, ``shift_index``, ``shift_p``.
+
+    Their probes are planned by ``sweep(probes=…)``; without it this is unavailable.
+    """
+    return _statistic(request, sweep, "crystallization")
 
 
 @pytest.fixture(scope="session")

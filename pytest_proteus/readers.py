@@ -37,9 +37,10 @@ LEVELS = {"freq": "freq", "order": "order", "procedure": "ncd"}
 
 
 def measure(options: argparse.Namespace) -> int:
-    """``proteus measure DIR``: what was built, how far it travelled, and whether arms differ."""
-    wanted = ["structure", *(["travel"] if options.travel else []), "separation"]
+    """``proteus measure DIR``: what was built, how far it travelled, whether arms differ, and what probes say."""
     sweep = open_sweep(options.dir)
+    wanted = ["structure", *(["travel"] if options.travel else []), "separation"]
+    wanted += ["crystallization"] if sweep.probes else []
     return _show(options, sweep, [STATISTICS[name] for name in wanted])
 
 

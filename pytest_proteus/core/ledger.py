@@ -45,6 +45,7 @@ class CellRecord:
         started_at: seconds since the epoch of the first attempt, or None.
         seconds: wall time of all attempts, or None.
         measured: hash of the evaluators whose results the run has; empty while nobody looked.
+        probe: ``{"run_id", "session", "state", "error"}`` of the run's probe; None while nobody began it.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class CellRecord:
     started_at: float | None = None
     seconds: float | None = None
     measured: str = ""
+    probe: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the cell's file."""

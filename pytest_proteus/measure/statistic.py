@@ -30,6 +30,8 @@ class FinishedSweep(Protocol):
     def surfaces_of(self, harness: str) -> Sequence[Surface]: ...
     def shares_seeds(self, harness: str) -> bool: ...
     def copies(self) -> Mapping[str, str]: ...
+    @property
+    def probes(self) -> Mapping[str, Any] | None: ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,14 @@ def _audits(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
     return sweeps.audits(runs, (str(sweep.out.absolute()),))
 
 
+def _crystallization(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+    probes = sweep.probes
+    if probes is None:
+        return Unavailable("not_measured", "the sweep plans no probes; write sweep(probes='last')", 0)
+    shared = sweep.shares_seeds(runs[0].harness)
+    return sweeps.crystallization(runs, probes["runs"], probes["episode"], shared_seeds=shared)
+
+
 #: The built-in statistics by name.
 STATISTICS: dict[str, Statistic] = {
     item.name: item
@@ -106,6 +116,14 @@ STATISTICS: dict[str, Statistic] = {
             "neutral",
             "R: distance between arms / within arms, 0 or more",
             "whether arms differ more than runs of one arm do; a p says that they differ in some way, not in which",
+        ),
+        Statistic(
+            "crystallization",
+            _crystallization,
+            "neutral",
+            "index: -1 to 1",
+            "whether checkpoints act like their own endpoint under the neutral disposition (index, p), and whether "
+            "those of the arms still differ then (shift); neither is better",
         ),
         Statistic(
             "audit",

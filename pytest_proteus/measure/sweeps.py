@@ -7,23 +7,26 @@ nothing of fixtures and reports: it takes whatever has the attributes of ``Finis
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.core.records import ACTIONS, private_record_dir
+from pytest_proteus.core.records import ACTIONS, private_record_dir, read_records, read_trace
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.core.units import SurfaceDelta
 from pytest_proteus.measure.audit import Audit, audit_run
+from pytest_proteus.measure.crystallize import Fidelity, JointFidelity, arm_shift, fidelity, joint_fidelity
 from pytest_proteus.measure.distance import path_length_of_run
 from pytest_proteus.measure.episodes import SeparationCourse, separation_by_episode
 from pytest_proteus.measure.missing import bounded
 from pytest_proteus.measure.strata import by_arm
 from pytest_proteus.measure.stream import BetweenWithin, Reliability, Stream, reliability, separation, tool_stream
 from pytest_proteus.measure.summary import Bounds, Estimate, Observation, estimate
-from pytest_proteus.measure.unavailable import Unavailable
+from pytest_proteus.measure.unavailable import Result, Unavailable
 
 #: Relabelings that are drawn at each episode, and for each way in which missing runs are put in, when not all are used.
 _ALONG, _BOUNDING = 999, 1999
@@ -217,6 +220,105 @@ def _audit(run: FinishedRun, outside: Sequence[str]) -> Audit:
             unread.append(str(error))
     found = audit_run(run.root, outside=outside, records=run.records, traces=traces)
     return dataclasses.replace(found, unread=(*found.unread, *unread))
+
+
+def _probe_stream(run: FinishedRun, probes: Mapping[str, str]) -> list[str]:
+    """The tools of a run's probe.
+
+    Raises:
+        RecordError: it has none that completed.
+    """
+    root = run.root.with_name(probes.get(run.run_id, "none"))
+    if not read_records(root):
+        raise RecordError("its probe was not run, or did not complete")
+    return tool_stream(read_trace(root, 1))
+
+
+@dataclass(frozen=True)
+class Crystallization(Result):
+    """Whether checkpoints act as they did, once they run under the neutral disposition.
+
+    Args:
+        episode: the checkpoints' episode. A probe's stream is compared with those of that episode of the runs.
+        index: mean of the probes' fidelity index, -1 to 1; above 0 they are closer to their own endpoint than others.
+        p: share of the assignments of probes to endpoints that fit no worse; see ``crystallize.joint_assignment``.
+        p_min: the smallest p of so many probes; 0.05 takes four.
+        shift_index: index of the separation of the arms' probes, -1 to 1; above 0 the arms' checkpoints still differ.
+        shift_p: its p.
+        n: runs with a probe and an endpoint.
+        n_missing: all others.
+        joint: all that is known of the assignment.
+        arm_shift: all that is known of the separation; it says that arms differ, not in which direction.
+        fidelity: run id → how close its probe is to its own endpoint, beside the others.
+        missing: run id → why it has none.
+    """
+
+    episode: int
+    index: float | Unavailable
+    p: float | Unavailable
+    p_min: float | Unavailable
+    shift_index: float | Unavailable
+    shift_p: float | Unavailable
+    n: int
+    n_missing: int
+    joint: JointFidelity | Unavailable
+    arm_shift: BetweenWithin | Unavailable
+    fidelity: dict[str, Fidelity | Unavailable]
+    missing: dict[str, str]
+
+
+def crystallization(
+    runs: Sequence[FinishedRun], probes: Mapping[str, str], episode: int, *, shared_seeds: bool = False
+) -> Crystallization | Unavailable:
+    """What probes say about the checkpoints of one stratum.
+
+    Args:
+        runs: the runs.
+        probes: run id → id of its probe, whose folder lies beside the run's.
+        episode: the episode of the checkpoints.
+        shared_seeds: whether a seed means the same start in every arm.
+    """
+    kept: list[tuple[FinishedRun, list[str], list[str]]] = []
+    missing: dict[str, str] = {}
+    for run in runs:
+        reason = _why(run, episode, "")
+        try:
+            if not reason:
+                kept.append((run, _probe_stream(run, probes), tool_stream(run.trace(episode))))
+        except RecordError as error:
+            reason = str(error)
+        if reason:
+            missing[run.run_id] = reason
+    if not kept:
+        return Unavailable("missing_runs", f"no run has a complete probe: {next(iter(missing.values()), '')}", 0)
+    ends = [end for _, _, end in kept]
+    found = {
+        run.run_id: fidelity(probe, end, [other for other in ends if other is not end]) for run, probe, end in kept
+    }
+    indices = [one.index for one in found.values() if isinstance(one, Fidelity) and isinstance(one.index, float)]
+    joint = joint_fidelity([probe for _, probe, _ in kept], ends)
+    by_label: dict[str, list[tuple[FinishedRun, list[str]]]] = {}
+    for run, probe, _ in kept:
+        by_label.setdefault(run.arm, []).append((run, probe))
+    shift = arm_shift(
+        {arm: [probe for _, probe in listed] for arm, listed in by_label.items()},
+        seeds={arm: [run.seed for run, _ in listed] for arm, listed in by_label.items()},
+        shared_seeds=shared_seeds,
+    )
+    return Crystallization(
+        episode=episode,
+        index=math.fsum(indices) / len(indices) if indices else Unavailable("no_values", n=len(kept)),
+        p=joint.p,
+        p_min=joint.p_min,
+        shift_index=shift.index,
+        shift_p=shift.p,
+        n=len(kept),
+        n_missing=len(missing),
+        joint=joint,
+        arm_shift=shift,
+        fidelity=found,
+        missing=missing,
+    )
 
 
 def structure(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[str, dict[str, Any]]:

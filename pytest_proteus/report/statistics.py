@@ -15,6 +15,7 @@ SHOWN = {
     "gap": ("growth", "p", "p_min", "alarm"),
     "placebo": ("verdict", "failed", "undecided", "passed"),
     "variance": ("seed", "task", "seed_task", "repeat", "stderr"),
+    "crystallization": ("index", "p", "p_min", "shift_index", "shift_p", "episode"),
     "contrast": ("verdict", "effect", "margin", "p_pass", "p_fail", "p_min"),
     "reliability": ("ratio", "reliable", "within", "null", "p_structure"),
     "separation": ("R", "index", "within", "between", "p", "p_min"),

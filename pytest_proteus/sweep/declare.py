@@ -31,6 +31,7 @@ SWEEP_KEYWORDS = (
     "phases",
     "budget",
     "phase_timeout",
+    "probes",
     "exclude",
     "axes",
     *AXES,
@@ -88,6 +89,7 @@ class Declaration:
     phases: tuple[str, ...] = PHASES
     budget: TurnBudget = field(default_factory=TurnBudget)
     phase_timeout: float = 1800.0
+    probes: int | str | None = None
     exclude: Callable[[Any], bool] | None = None
     axes: tuple[str, ...] = ()
     lists: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -407,6 +409,9 @@ def _check_sweep(given: Mapping[str, Any], where: str) -> None:
     timeout = given.get("phase_timeout", 1.0)
     if not _is_positive(timeout):
         fail("phase_timeout", "seconds above 0")
+    probes = given.get("probes", "last")
+    if probes != "last" and (isinstance(probes, bool) or not isinstance(probes, int) or probes < 1):
+        fail("probes", "'last' or the number of an episode, 1 or more")
     if not callable(given.get("exclude", len)):
         fail("exclude", "a function of a cell that says True for the cells to leave out")
     axes = given.get("axes", ())

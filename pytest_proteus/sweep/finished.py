@@ -62,6 +62,12 @@ class FinishedSweep:
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise RecordError(f"{self.out / 'manifest.json'} does not tell the surfaces of {harness}") from error
 
+    @property
+    def probes(self) -> dict[str, Any] | None:
+        """``episode`` and ``runs`` (run id → id of its probe) of the probes; None where none were declared."""
+        found: dict[str, Any] | None = self.manifest.get("probes")
+        return found
+
     def shares_seeds(self, harness: str) -> bool:
         """Whether a seed means the same start of a harness in every arm."""
         return harness in (self.manifest.get("seeded") or ())

@@ -89,6 +89,16 @@ class Plan:
         """Episodes of a run."""
         return self.setting.episodes or self.declaration.episodes or DEFAULT_EPISODES
 
+    @property
+    def probe_episode(self) -> int | None:
+        """The episode whose checkpoint each complete run's probe starts from; None without probes."""
+        probes = self.declaration.probes
+        return self.episodes if probes == "last" else None if probes is None else int(probes)
+
+    def probe_id(self, cell: Cell) -> str:
+        """An id of the cell's probe, which tells nothing either."""
+        return "run-" + conditions.digest([self.run_ids[cell], "probe", self.probe_episode])[:12]
+
     def in_order(self) -> list[Cell]:
         """The cells in the order in which they are started."""
         return seed_blocks(self.cells)
@@ -150,8 +160,18 @@ class Plan:
             "condition_sha256": conditions.digest(self.condition),
             "measurement_sha256": self.measurement,
             "runs": [self._run_entry(cell) for cell in self.cells],
+            "probes": self.probes(),
             "plan": {"cells": len(self.cells)},
             "created_at": time.time(),
+        }
+
+    def probes(self) -> dict[str, Any] | None:
+        """``episode`` and ``runs`` (run id → id of its probe); None without probes."""
+        if self.probe_episode is None:
+            return None
+        return {
+            "episode": self.probe_episode,
+            "runs": {self.run_ids[cell]: self.probe_id(cell) for cell in self.cells},
         }
 
     def _run_entry(self, cell: Cell) -> dict[str, Any]:
@@ -267,7 +287,7 @@ def make_plan(
         "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
         "tasks": {cell.task: plain(cell.values.get("task")) for cell in kept if cell.task is not None},
     }
-    return Plan(
+    plan = Plan(
         declaration=declaration,
         setting=setting,
         cells=kept,
@@ -281,6 +301,12 @@ def make_plan(
         condition=condition,
         rungs=rungs,
     )
+    if (plan.probe_episode or 0) > plan.episodes:
+        raise ConfigurationError(
+            f"{where}: sweep marker: probes={plan.probe_episode} is beyond the {plan.episodes} episodes of a run; "
+            f"write probes='last'"
+        )
+    return plan
 
 
 def _arm_entry(arm: Arm, members: Mapping[tuple[str, str], list[Member]]) -> dict[str, Any]:
@@ -347,6 +373,8 @@ def plan_lines(plan: Plan) -> list[str]:
         f"sweep {plan.name} ({declared.where})",
         f"  {len(plan.cells)} cells × {plan.episodes} episodes = {len(plan.cells) * plan.episodes} episodes",
     ]
+    if plan.probe_episode is not None:
+        lines.append(f"  {len(plan.cells)} probes of one episode, from episode {plan.probe_episode} of each run")
     for axis in (*AXES, *declared.axes):
         labels = list(dict.fromkeys(str(_label(cell, axis)) for cell in plan.cells if _label(cell, axis) is not None))
         if labels:

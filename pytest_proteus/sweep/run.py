@@ -239,6 +239,11 @@ class Sweep:
         """Each identical copy of an arm → the arm that it copies."""
         return {label: of for label, (kind, of) in self._plan.controls().items() if kind == "aa"}
 
+    @property
+    def probes(self) -> dict[str, Any] | None:
+        """``episode`` and ``runs`` (run id → id of its probe) of the probes; None where none are declared."""
+        return self._plan.probes()
+
     def is_deterministic(self, harness: str) -> bool:
         """Whether the same seed always gives the same run of this harness."""
         return harness in self._plan.harnesses_that_are("deterministic")

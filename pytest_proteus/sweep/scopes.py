@@ -171,7 +171,7 @@ class Scopes:
         return declare.read_sweep([mark for mark in found if mark], name or "sweep", where, marks)
 
     def _require_alike(self, one: Declaration, other: Declaration) -> None:
-        for name in ("episodes", "goal", "selection", "phases", "budget", "phase_timeout", "axes", "lists"):
+        for name in ("episodes", "goal", "selection", "phases", "budget", "phase_timeout", "probes", "axes", "lists"):
             if getattr(one, name) != getattr(other, name):
                 raise ConfigurationError(
                     f"{other.where}: the sweep {other.name!r} is declared in {one.where} too, with another {name}; "

@@ -23,6 +23,7 @@ from pytest_proteus.sweep.execute import run_cell, score_cell
 from pytest_proteus.sweep.folder import SessionFolder
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
+from pytest_proteus.sweep.probing import run_probe
 
 #: Seconds between two looks at a cell that another process is running.
 POLL = 0.05
@@ -138,7 +139,7 @@ class CellStore:
         run_id = self.plan.run_ids[cell]
         record = read_cell(self.out, run_id)
         settled = record is not None and self._is_settled(record)
-        if record is not None and settled and record.measured == self._measurement:
+        if record is not None and settled and record.measured == self._measurement and self._is_probed(cell, record):
             self._ended[run_id] = record
             return True
         if self.no_run and not settled:
@@ -153,6 +154,7 @@ class CellStore:
                     raise Stopped
                 record = self._begin(cell, record)
             self._measure(cell, record)
+            self._probe(cell, record)
             self._ended[run_id] = record
             return True
 
@@ -163,6 +165,23 @@ class CellStore:
                 raise Stopped
             record.measured = self._measurement
             self._save(record)
+
+    def _is_probed(self, cell: Cell, record: CellRecord) -> bool:
+        """Whether the cell's probe, where it has one, is at its end for this session."""
+        if self.plan.probe_episode is None or record.state != "complete" or self.no_run:
+            return True
+        probe = record.probe or {}
+        ended = probe.get("state") == "complete" or probe.get("session") == self.folder.session
+        return ended and probe.get("run_id") == self.plan.probe_id(cell)
+
+    def _probe(self, cell: Cell, record: CellRecord) -> None:
+        if self._is_probed(cell, record):
+            return
+        if self.folder.stopped or self._cancelled.is_set():
+            raise Stopped
+        found = run_probe(self.plan, cell, self.out, should_stop=self._should_stop)
+        record.probe = {"run_id": self.plan.probe_id(cell), "session": self.folder.session, **found}
+        self._save(record)
 
     def _is_settled(self, record: CellRecord) -> bool:
         if record.state == RUNNING:
