@@ -45,18 +45,19 @@ def statistic_lines(
         evidence: pieces of evidence shown of each run.
     """
     lines: list[str] = []
+    labels = _labels(runs)
     for entry in entries:
         lines += wrapped(_title(entry), width, "  ")
         if entry["value"] is None:
             missing = entry["unavailable"]
             lines += _indented(f"unavailable: {_why(missing)}" if missing else "no value", width)
         elif entry["name"] == "audit":
-            lines += _audit(entry["value"], _labels(runs), width, evidence)
+            lines += _audit(entry["value"], labels, width, evidence)
         else:
             lines += _table(entry, {str(run["arm"]) for run in runs}, width)
             lines += _indented(_finding(entry), width) if _finding(entry) else []
         for place, why in dict((entry["unavailable"] or {}).get("parts") or {}).items():
-            lines += _indented(f"{_labels(runs).get(place, place)} is unavailable: {_why(why)}", width)
+            lines += _indented(f"{labels.get(place, place)} is unavailable: {_why(why)}", width)
     return lines
 
 

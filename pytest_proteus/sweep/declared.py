@@ -59,6 +59,12 @@ def _fields_of_separation(plan: Plan) -> list[str]:
     return _numbers_of(BetweenWithin)
 
 
+def _fields_of_crystallization(plan: Plan) -> list[str]:
+    from pytest_proteus.measure.sweeps import Crystallization
+
+    return _numbers_of(Crystallization) if plan.probe_episode is not None else []
+
+
 def _surfaces(plan: Plan) -> list[str]:
     return sorted(set.intersection(*({surface.name for surface in found} for found in plan.surfaces.values())))
 
@@ -69,6 +75,7 @@ def _evaluators(plan: Plan) -> list[str]:
 
 #: Statistic → what a marker can name of it.
 STATISTICS: dict[str, Callable[[Plan], list[str]]] = {
+    "crystallization": _fields_of_crystallization,
     "reliability": _fields_of_reliability,
     "scores": _evaluators,
     "separation": _fields_of_separation,
@@ -237,7 +244,7 @@ def _measured(gate: DeclaredGate, fixture: Callable[[str], Any]) -> Iterator[tup
         yield None, None, getattr(found, gate.field)
         return
     for key, value in found.items():
-        if gate.statistic == "separation":
+        if gate.statistic in ("separation", "crystallization"):
             yield key, None, getattr(value, gate.field)
             continue
         stratum, arm = key if isinstance(key, tuple) else (None, key)

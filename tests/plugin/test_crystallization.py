@@ -19,6 +19,7 @@ pytestmark = pytest.mark.sweep(name="demo", episodes=2, arm=[NEUTRAL, review("no
 def test_it(crystallization, gate):
     gate("p", crystallization.p, at_most=1, blocking=False)
 
+{mark}
 def test_ledger(sweep):
     assert sweep.ledger["planned"] == len(sweep) == 8
 """
@@ -42,9 +43,11 @@ def probes_of(out):
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_each_run_has_a_probe_and_they_are_compared(suite, workers):
-    suite.write(SUITE.format(more='probes="last"'))
+    suite.write(SUITE.format(more='probes="last"', mark="@pytest.mark.gate('crystallization.p', at_most=1)"))
     result = suite.run("-n", workers)
     result.assert_outcomes(passed=2)
+    gates = {gate["name"]: gate["verdict"] for gate in suite.proteus["gates"]}
+    assert gates == {"p": "pass", "crystallization.p": "pass"}
     value = entry_of(suite)["value"]
     assert (value["episode"], value["n"], value["n_missing"], value["missing"]) == (2, 8, 0, {})
     assert -1 <= value["index"] <= 1
@@ -68,11 +71,11 @@ def test_each_run_has_a_probe_and_they_are_compared(suite, workers):
 
 
 def test_probes_are_run_once_and_come_to_a_sweep_that_had_none(suite):
-    suite.write(SUITE.format(more=""))
+    suite.write(SUITE.format(more="", mark=""))
     suite.run().assert_outcomes(passed=2)
     assert entry_of(suite)["value"] is None
     assert entry_of(suite)["unavailable"]["detail"] == "the sweep plans no probes; write sweep(probes='last')"
-    suite.write(SUITE.format(more="probes=1"))
+    suite.write(SUITE.format(more="probes=1", mark=""))
     suite.run().assert_outcomes(passed=2)
     assert suite.sweep["ledger"]["reused"] == 8
     first = entry_of(suite)["value"]
@@ -99,7 +102,7 @@ class Brittle(MinimalHarness):
         return super().run_episode(spec)
 """
     )
-    suite.write(SUITE.format(more='probes="last", harness=["brittle:Brittle"]'))
+    suite.write(SUITE.format(more='probes="last", harness=["brittle:Brittle"]', mark=""))
     suite.run().assert_outcomes(passed=2)
     assert suite.sweep["ledger"]["complete"] == 8
     value = entry_of(suite)["value"]
@@ -111,10 +114,14 @@ class Brittle(MinimalHarness):
 
 @pytest.mark.parametrize(
     ("probes", "message"),
-    [("3", "probes=3 is beyond the 2 episodes of a run"), ("0", "must be 'last' or the number of an episode")],
+    [
+        ("probes=3", "probes=3 is beyond the 2 episodes of a run"),
+        ("probes=0", "must be 'last' or the number of an episode"),
+        ("", "this sweep has nothing that crystallization could measure"),
+    ],
 )
-def test_a_wrong_episode_is_a_usage_error(suite, probes, message):
-    suite.write(SUITE.format(more=f"probes={probes}"))
+def test_what_cannot_be_probed_is_a_usage_error(suite, probes, message):
+    suite.write(SUITE.format(more=probes, mark="@pytest.mark.gate('crystallization.p', at_most=1)"))
     result = suite.run()
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"*{message}*"])
