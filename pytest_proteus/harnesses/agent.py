@@ -59,6 +59,9 @@ _LOG = "log.jsonl"
 _LOG_LIMIT = 1 << 28
 _STDOUT_LIMIT = 1 << 26
 
+#: Folders within folders below an agent's home in which its log is looked for.
+_LOG_DEPTH = 5
+
 #: The role of a tool in a normalized stream.
 ROLES = ("write", "edit", "read", "shell")
 
@@ -536,23 +539,27 @@ class _Episode:
 
     def _logged_at_home(self) -> str:
         """The newest log below the agent's home; no link is followed."""
-        pattern = self.agent.log[1].format(session=self.ident)
-        found: list[tuple[float, str]] = []
-        for folder, _, names, descriptor in os.fwalk(self.agent_home, follow_symlinks=False):
-            inside = os.path.relpath(folder, self.agent_home)
-            for name in names:
-                if fnmatch.fnmatch(f"{inside}/{name}", pattern):
-                    found.append((os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime, f"{inside}/{name}"))
-        if not found:
-            return ""
-        *folders, name = max(found)[1].split("/")
-        opened = open_folder(self.agent_home, *folders)
-        if opened is None:
+        home = open_folder(self.state.parent, self.state.name, self.agent_home.name)
+        if home is None:
             return ""
         try:
-            return _whole_lines((read_regular(name, _LOG_LIMIT, opened) or b"").decode("utf-8", "replace"))
+            found = sorted(self._logs_below(home))
+            data = read_regular(found[-1][1], _LOG_LIMIT, home) if found else None
         finally:
-            os.close(opened)
+            os.close(home)
+        return _whole_lines((data or b"").decode("utf-8", "replace"))
+
+    def _logs_below(self, home: int) -> Iterator[tuple[float, str]]:
+        """Time and path of every file whose path has the form of the agent's logs."""
+        pattern = self.agent.log[1].format(session=self.ident)
+        with contextlib.suppress(OSError):
+            for folder, folders, names, descriptor in os.fwalk(".", dir_fd=home, follow_symlinks=False):
+                if folder.count("/") > _LOG_DEPTH:
+                    folders.clear()  # what lies deeper is not the agent's doing
+                for path in (f"{folder}/{name}".removeprefix("./") for name in names):
+                    if fnmatch.fnmatch(path, pattern):
+                        name = path.rpartition("/")[2]
+                        yield os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime, path
 
     def _open(self) -> int | None:
         return open_folder(self.state.parent, self.traces.parent.name, self.traces.name)

@@ -17,6 +17,7 @@ from pytest_proteus.core.adapter import PHASES, EpisodeResult, EpisodeSpec
 from pytest_proteus.core.errors import PhaseTimeout
 from pytest_proteus.harnesses.agent import AgentHarness
 from pytest_proteus.harnesses.registry import resolve
+from pytest_proteus.sandbox import BwrapSandbox, choose
 from pytest_proteus.testing import ModelServer, both, edit, fail, read, say, shell, write
 
 #: Agent → a model that it offers all its tools to.
@@ -34,6 +35,10 @@ ASKED = os.environ.get("PROTEUS_TEST_REAL_AGENTS", "")
 
 slow = pytest.mark.skipif(not ASKED, reason="takes long; tox runs it once")
 thorough = pytest.mark.skipif(ASKED != "all", reason="takes minutes: set PROTEUS_TEST_REAL_AGENTS=all")
+
+
+NO_BOX = choose("bwrap").preflight()
+needs_bwrap = pytest.mark.skipif(bool(NO_BOX), reason=NO_BOX or "-")
 
 
 def agents(*quick: str):
@@ -91,6 +96,7 @@ def prompts(*phases: str, mark: str = "it") -> dict[str, str]:
 def root():
     """A live root whose path, unlike pytest's own, spells nothing."""
     folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
+    folder.chmod(0o755)  # the user that boxes of root run as gets through
     yield folder
     shutil.rmtree(folder)
 
@@ -138,6 +144,21 @@ def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_ev
     assert "proteus" not in found
     # the agents' own prompts and tools have examples of it
     assert "pytest" not in said(server, "messages", "input", "contents")
+
+
+@needs_bwrap
+@slow
+@agents("claude", "codex")
+def test_in_a_box_it_is_the_same(name, root):
+    with ModelServer(session(name, root)) as server:
+        adapter = harness(name, server)
+        adapter.sandbox = BwrapSandbox()
+        result = run(adapter, root)
+    assert result.ok, result.error
+    assert (root / "harness" / "notes" / "found.md").read_text() == "# Found it\n"
+    trace = adapter.read_trace(root, 1)
+    assert adapter.normalized(trace) == STREAM
+    assert [event.surface for event in trace if event.tool][2:] == ["notes", None, *["instructions"] * 2, "notes"]
 
 
 @agents("claude", "codex", "pi")
