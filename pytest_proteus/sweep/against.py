@@ -7,7 +7,9 @@ artifacts on disk when the session ends, in the one process that reports. The te
 from __future__ import annotations
 
 import difflib
+import math
 import re
+import statistics
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,6 +190,29 @@ class Against:
                         f"{expression.where}: no outcome of {len(seeds)} seeds could {what} for {group}; run "
                         f"{needed} seeds on both sides" + (", or compare less" if len(wanted) > 1 else "")
                     )
+
+    def power_lines(self, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+        """What each expression could tell, for readers of a plan: from the spread of the baseline's seeds."""
+        if not self.compares or not self.expressions:
+            return []
+        from pytest_proteus.measure.metrics import observe
+        from pytest_proteus.measure.power import detectable
+
+        lines = [
+            f"beside the baseline {self.baseline.name}, an effect is told with power 0.8 from so far off the margin:"
+        ]
+        for expression, one, group in self._wanted([Current.planned(manifest) for manifest in manifests]):
+            saved = self._saved_groups(group.sweep)[group]
+            metric = expression.metric_in(one.side)
+            found = [observe(run, metric, run.episodes)[0] for run in saved]
+            values = [value for value in found if value is not None]
+            seeds = {run.seed for run in expression.groups(one.side)[group]} & {run.seed for run in saved}
+            told = "unknown: it takes two values of the baseline, and seeds that both have"
+            if len(values) > 1 and seeds:
+                # runs of one pair that have nothing in common; what they share makes it smaller
+                told = f"{detectable(math.sqrt(2) * statistics.stdev(values), len(seeds)):.3g} or less"
+            lines.append(f"  {expression.metric}[{group.arm}]:{expression.shown_margin}  {len(seeds)} pairs  {told}")
+        return lines
 
     def _differing(self, manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         """Sweep → keys in which its condition is not the baseline's, arms' files included."""

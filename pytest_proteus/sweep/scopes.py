@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.sweep import declare, declared, grid, options, statistic
+from pytest_proteus.sweep import attainable, declare, declared, grid, options, statistic
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark
 from pytest_proteus.sweep.declared import Family
 from pytest_proteus.sweep.grid import Cell
@@ -274,6 +274,7 @@ class Scopes:
         for gate in scope.family.gates:
             with self.noting():
                 declared.check_gate(gate, scope.plan)
+                attainable.check_attainable(gate, scope.plan)
 
     def _setting(self, scope: Scope) -> Setting:
         extra: dict[str, Any] = {}

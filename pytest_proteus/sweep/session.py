@@ -23,6 +23,7 @@ from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, declared, options
 from pytest_proteus.sweep.against import Against
+from pytest_proteus.sweep.attainable import power, power_lines
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.execute import check_configured
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
@@ -226,11 +227,14 @@ class SweepSession:
         target = str(self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"))
         plans = [scope.planned() for scope in scopes]
         if target not in ("-", "true", "1"):
-            write_json_atomic(Path(self.config.invocation_params.dir, target), [plan_entry(plan) for plan in plans])
+            entries = [{**plan_entry(plan), **power(plan)} for plan in plans]
+            write_json_atomic(Path(self.config.invocation_params.dir, target), entries)
             pytest.exit(f"the plan of {len(plans)} sweeps was written to {target}", returncode=0)
         for plan in plans:
-            for text in plan_lines(plan):
+            for text in [*plan_lines(plan), *power_lines(plan)]:
                 self._write_line(text)
+        for text in self.against.power_lines([plan.manifest() for plan in plans]):
+            self._write_line(text)
         pytest.exit("the plan was printed, nothing was run", returncode=0)
 
     # --- running ------------------------------------------------------------------------------------------------------

@@ -341,6 +341,19 @@ def test_the_ini_file_can_say_it_too(saved):
     assert list(gates(saved)) == ["load[neutral]:20%"]
 
 
+def test_the_plan_says_what_could_be_told(saved):
+    result = saved.run("--proteus-plan", "--proteus-compare=main", "--proteus-compare-fail=load[arm=neutral]:20%")
+    result.stdout.fnmatch_lines(
+        [
+            "*pairs *6 *the smallest p of a contrast is 0.0156",
+            "*the smallest p of separation is 0.0*",
+            "beside the baseline main, *",
+            "  load[[]neutral[]]:20%  6 pairs  0.* or less",
+        ]
+    )
+    assert not (saved.folder / ".proteus" / "demo").exists()
+
+
 # --- the fixture ------------------------------------------------------------------------------------------------------
 
 FIXTURE = (

@@ -85,7 +85,6 @@ pytestmark = [pytest.mark.sweep(episodes=2, seed=range(2), model=["small", "larg
 
 @pytest.mark.gate("scores.step", at_least=0)
 @pytest.mark.gate("reliability.n_runs", equals=2)
-@pytest.mark.gate("separation.p", at_most=1)
 def test_it():
     pass
 """
@@ -94,7 +93,7 @@ def test_it():
     strata = {(gate["name"], gate["stratum"]) for gate in suite.proteus["gates"]}
     assert strata == {
         (f"{name}[minimal/{model}{arm}]", f"minimal/{model}")
-        for name, arm in (("scores.step", "/neutral"), ("reliability.n_runs", "/neutral"), ("separation.p", ""))
+        for name, arm in (("scores.step", "/neutral"), ("reliability.n_runs", "/neutral"))
         for model in ("small", "large")
     }
 
@@ -126,6 +125,26 @@ def test_a_wrong_one_is_one_sentence_before_anything_runs(suite, text, told):
     suite.write(HEAD + text)
     result = suite.run("-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+    assert not (suite.folder / ".proteus").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gate", "told"),
+    [
+        ("range(4)", "range(3)", "'separation.p', at_most=0.05", "with arms of 3 and 3 runs no p is below 0.1"),
+        ("range(4)", "range(1)", "'separation.p', at_most=1", "takes two arms, and one of them with two seeds"),
+        ('[NEUTRAL, review("notes")]', "[NEUTRAL]", "'separation.p', at_most=1", "takes two arms"),
+        ("range(4)", "range(1)", "'reliability.ratio', below=1", "run two seeds or more"),
+        ("range(4)", "range(1)", "'scores.units:notes', at_least=1", "one run has no interval"),
+    ],
+)
+def test_one_that_can_never_pass_is_refused_before_anything_runs(suite, old, new, gate, told):
+    assert old in HEAD
+    suite.write(HEAD.replace(old, new) + f"@pytest.mark.gate({gate})\ndef test_x(): pass")
+    result = suite.run("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "can never pass in minimal: " in result.stderr.str()
     assert told in result.stderr.str()
     assert not (suite.folder / ".proteus").exists()
 

@@ -1,0 +1,115 @@
+"""What a planned sweep can decide, before anything runs: its pairs, the smallest p, and gates that decide nothing.
+
+Looks at cells and at no result. The designs whose smallest p is asked for are ``measure``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.sweep.declared import ESTIMATES, DeclaredGate
+from pytest_proteus.sweep.grid import Cell
+from pytest_proteus.sweep.plan import Plan
+
+#: Level of a gate.
+ALPHA = 0.05
+
+
+def strata(plan: Plan) -> dict[str, dict[str, list[Cell]]]:
+    """Stratum → arm → its cells."""
+    found: dict[str, dict[str, list[Cell]]] = {}
+    for cell in plan.cells:
+        name = "/".join(str(part) for part in (cell.harness, cell.model, cell.task, *dict(cell.axes).values()) if part)
+        found.setdefault(name, {}).setdefault(cell.arm, []).append(cell)
+    return found
+
+
+def pairs(plan: Plan) -> int:
+    """Seeds that all arms of a stratum have; of the stratum that has the fewest."""
+    return min(
+        len(set.intersection(*({cell.seed for cell in cells} for cells in arms.values())))
+        for arms in strata(plan).values()
+    )
+
+
+def power(plan: Plan) -> dict[str, Any]:
+    """``pairs``, ``p_min`` of a contrast or a comparison with a baseline, and ``separation_p_min``; None where neither.
+
+    A harness that is deterministic is compared as it is: its smallest p is 0.
+    """
+    from pytest_proteus.measure import signflip
+
+    count = pairs(plan)
+    exact = set(plan.harnesses_that_are("deterministic")) >= {cell.harness for cell in plan.cells}
+    told = [_separation_p_min(plan, arms) for arms in strata(plan).values()]
+    known = [p for p in told if p is not None]
+    return {
+        "pairs": count,
+        "p_min": 0.0 if exact else signflip.p_min(count),
+        "separation_p_min": max(known) if len(known) == len(told) else None,
+    }
+
+
+def power_lines(plan: Plan) -> list[str]:
+    """The same for readers."""
+    told = power(plan)
+    lines = [f"  pairs      {told['pairs']:>4}  the smallest p of a contrast is {told['p_min']:.3g}"]
+    if told["p_min"] > ALPHA:
+        lines.append("                   no contrast can be decided: it takes 5 seeds in every arm")
+    if told["separation_p_min"] is not None:
+        lines.append(f"                   the smallest p of separation is {told['separation_p_min']:.3g}")
+    return lines
+
+
+def _separation_p_min(plan: Plan, arms: dict[str, list[Cell]]) -> float | None:
+    """The smallest p that ``separation`` of a stratum can have; None where it has none."""
+    from pytest_proteus.measure.stream import relabeling
+
+    sizes = [len(cells) for cells in arms.values()]
+    if len(sizes) < 2 or max(sizes) < 2:
+        return None
+    cells = [cell for listed in arms.values() for cell in listed]
+    shared = cells[0].harness in plan.harnesses_that_are("seeded")
+    design, _ = relabeling([cell.seed for cell in cells], sizes, shared, ALPHA, [])
+    return float(design.p_min)
+
+
+def check_attainable(gate: DeclaredGate, plan: Plan) -> None:
+    """Refuse a declared gate that no outcome of the planned cells could pass.
+
+    Raises:
+        ConfigurationError: says what it takes.
+    """
+    for stratum, arms in strata(plan).items():
+        told = _never(gate, plan, arms)
+        if told:
+            raise ConfigurationError(f"{gate.where}: the gate on {gate.name} can never pass in {stratum}: {told}")
+
+
+def _never(gate: DeclaredGate, plan: Plan, arms: dict[str, list[Cell]]) -> str:
+    """Why a gate can never pass in a stratum; empty when it can."""
+    fewest = min(len(cells) for cells in arms.values())
+    if gate.statistic == "separation":
+        smallest = _separation_p_min(plan, arms)
+        if smallest is None:
+            return "separation takes two arms, and one of them with two seeds"
+        return _p_too_small(gate, smallest, arms)
+    if gate.statistic == "reliability" and fewest < 2:
+        return "one run says nothing of how alike runs are; run two seeds or more"
+    if gate.statistic in ESTIMATES and fewest < 2 and not _bounded(gate, plan):
+        return "one run has no interval; run two seeds or more"
+    return ""
+
+
+def _p_too_small(gate: DeclaredGate, smallest: float, arms: dict[str, list[Cell]]) -> str:
+    for bound in gate.thresholds if gate.field in ("p", "p_R", "p_welch") else ():
+        if (bound.op == "at_most" and smallest > bound.bound) or (bound.op == "below" and smallest >= bound.bound):
+            sizes = " and ".join(str(len(cells)) for cells in arms.values())
+            return f"with arms of {sizes} runs no p is below {smallest:.3g}; run more seeds"
+    return ""
+
+
+def _bounded(gate: DeclaredGate, plan: Plan) -> bool:
+    bounds = plan.attached[gate.field].spec.bounds if gate.statistic == "scores" else None
+    return bounds is not None and None not in bounds
