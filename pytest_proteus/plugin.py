@@ -185,7 +185,7 @@ def gate(request: pytest.FixtureRequest) -> Gates:
 def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
     """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs.
 
-    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones).
+    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too.
     """
     from pytest_proteus.measure.statistic import Statistic
     from pytest_proteus.measure.sweeps import score_estimate
@@ -201,7 +201,8 @@ def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
 
         where = f"{metric}[{arm}]" if arm else metric
         told = "mean score over runs at one episode; a run that did not get there is missing"
-        return session.statistic(sweep, Statistic(f"scores {where} at {episode}", of, spec.direction, "score", told))
+        name = f"scores {where} at {episode}"
+        return session.statistic(sweep, Statistic(name, of, spec.direction, "score", told, across_tasks=True))
 
     return score
 

@@ -17,6 +17,7 @@ from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.records import plain
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.measure import sweeps
+from pytest_proteus.measure.strata import by_stratum as regrouped
 from pytest_proteus.measure.sweeps import FinishedRun
 from pytest_proteus.measure.unavailable import Unavailable
 
@@ -45,6 +46,7 @@ class Statistic:
         scale: what the number counts, and its bounds.
         interpretation: one sentence for a reader of the report; empty when nobody wrote one.
         lists_runs: whether the report lists the complete runs beside the value, which tells none itself.
+        across_tasks: whether it is one of all tasks together, and not of each.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Statistic:
     scale: str
     interpretation: str
     lists_runs: bool = False
+    across_tasks: bool = False
 
 
 def _structure(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
@@ -178,7 +181,10 @@ def complete(runs: Iterable[FinishedRun]) -> list[FinishedRun]:
 
 def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[Computed]:
     """A statistic of each stratum; artifacts that cannot be read make a value unavailable."""
-    for stratum, runs in sweep.strata().items():
+    strata: Mapping[str, Sequence[Any]] = sweep.strata()
+    if statistic.across_tasks:
+        strata = regrouped([run for runs in strata.values() for run in runs], across_tasks=True)
+    for stratum, runs in strata.items():
         began = time.perf_counter()
         try:
             value = statistic.compute(runs, sweep)
@@ -189,8 +195,8 @@ def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[Computed]
 
 def entries(statistic: Statistic, sweep: FinishedSweep) -> list[dict[str, Any]]:
     """The report's entries of a statistic, one a stratum."""
-    several = len(sweep.strata()) > 1
-    return [computed.entry(several=several) for computed in by_stratum(statistic, sweep)]
+    found = list(by_stratum(statistic, sweep))
+    return [computed.entry(several=len(found) > 1) for computed in found]
 
 
 def as_json(value: Any) -> Any:

@@ -16,15 +16,21 @@ def by_arm(runs: Iterable[_Run]) -> dict[str, list[_Run]]:
     return grouped
 
 
-def stratum_of(run: Any) -> str:
-    """What of harness, model, task and further axes a run has, ``/`` between them."""
+def stratum_of(run: Any, *, across_tasks: bool = False) -> str:
+    """What of harness, model, task and further axes a run has, ``/`` between them; without the task across tasks."""
     further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
-    return "/".join([part for part in (run.harness, run.model, run.task) if part] + further)
+    parts = (run.harness, run.model, None if across_tasks else run.task)
+    return "/".join([part for part in parts if part] + further)
 
 
-def by_stratum(runs: Iterable[_Run]) -> dict[str, list[_Run]]:
-    """Stratum (harness, model, task, further axes, ``/`` between them) → its runs; statistics never pool strata."""
+def by_stratum(runs: Iterable[_Run], *, across_tasks: bool = False) -> dict[str, list[_Run]]:
+    """Stratum → its runs; statistics never pool strata.
+
+    Args:
+        runs: any runs.
+        across_tasks: whether runs of all tasks are in one stratum, for a mean over tasks.
+    """
     grouped: dict[str, list[_Run]] = {}
     for run in runs:
-        grouped.setdefault(stratum_of(run), []).append(run)
+        grouped.setdefault(stratum_of(run, across_tasks=across_tasks), []).append(run)
     return grouped

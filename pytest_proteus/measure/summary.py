@@ -56,6 +56,7 @@ class Observation:
     seed: Any = None
     run_id: str | None = None
     reason: str = ""
+    task: str | None = None
 
 
 @dataclass(frozen=True)

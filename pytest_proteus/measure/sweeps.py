@@ -42,6 +42,8 @@ class FinishedRun(Protocol):
     @property
     def seed(self) -> int: ...
     @property
+    def task(self) -> str | None: ...
+    @property
     def run_id(self) -> str: ...
     @property
     def root(self) -> Path: ...
@@ -161,6 +163,8 @@ def score_estimate(
 ) -> Estimate | Unavailable:
     """The mean of an evaluator's score over runs, at one episode.
 
+    Runs of several tasks nest in their seeds: the interval then counts seeds, not runs (Miller 2024).
+
     Args:
         runs: runs of one arm.
         metric: name of the evaluator.
@@ -187,7 +191,8 @@ def score_estimate(
             value = best(known) if len(known) == at else None
         reason = "" if value is not None else _why(run, at, "the evaluator gave no score")
         observations.append(_observation(run, value, reason))
-    return _estimated(observations, direction, f"score of {metric}", bounds)
+    clusters = [run.seed for run in runs] if len({run.task for run in runs}) > 1 else None
+    return _estimated(observations, direction, f"score of {metric}", bounds, clusters)
 
 
 def audits(runs: Sequence[FinishedRun], outside: Sequence[str] = ()) -> dict[str, Audit | Unavailable]:
@@ -384,16 +389,21 @@ def _why(run: FinishedRun, episode: int, otherwise: str) -> str:
 
 
 def _observation(run: FinishedRun, value: float | None, reason: str) -> Observation:
-    return Observation(value, run.harness, run.arm, run.seed, run.run_id, reason)
+    return Observation(value, run.harness, run.arm, run.seed, run.run_id, reason, run.task)
 
 
 def _estimated(
-    observations: Sequence[Observation], direction: str, scale: str, bounds: Bounds | None
+    observations: Sequence[Observation],
+    direction: str,
+    scale: str,
+    bounds: Bounds | None,
+    clusters: Sequence[int] | None = None,
 ) -> Estimate | Unavailable:
     return estimate(
         [item.value for item in observations],
         direction=direction,
         scale=scale,
         bounds=bounds,
+        clusters=clusters,
         observations=observations,
     )

@@ -278,12 +278,10 @@ class SweepSession:
         """Stratum → value of a statistic, written down for the report."""
         from pytest_proteus.measure.statistic import by_stratum
 
-        values = {}
-        several = len(sweep.strata()) > 1
-        for computed in by_stratum(statistic, sweep):
-            values[computed.stratum] = computed.value
-            self._write_statistic(sweep, computed.entry(several=several))
-        return values
+        found = list(by_stratum(statistic, sweep))
+        for computed in found:
+            self._write_statistic(sweep, computed.entry(several=len(found) > 1))
+        return {computed.stratum: computed.value for computed in found}
 
     def _write_statistic(self, sweep: Sweep, entry: Mapping[str, Any]) -> None:
         folder = self.folder.path / "statistics"

@@ -13,15 +13,20 @@ pytestmark = [
 
 def test_run(run):
     assert run.state == "complete"
+
+def test_scores_are_means_over_tasks_whose_interval_counts_seeds(scores, structure):
+    notes = scores("units:notes", arm="neutral")
+    assert (notes.n, len(notes.observations), notes.interval.method) == (3, 6, "clustered-t")
+    assert {(o.seed, o.task) for o in notes.observations} == {(s, t) for s in range(3) for t in ("first", "second")}
+    assert set(structure) == {("minimal/first", "neutral"), ("minimal/second", "neutral")}
 """
 
 
 def test_a_task_axis_brings_variance_components(suite):
     suite.write(TASKS)
     result = suite.run()
-    result.assert_outcomes(passed=6)
-    (entry,) = suite.sweep["statistics"]
-    assert entry["name"] == "variance units:notes"
+    result.assert_outcomes(passed=7)
+    entry = next(entry for entry in suite.sweep["statistics"] if entry["name"] == "variance units:notes")
     assert entry["value"]["tasks"] == 2
     result.stdout.fnmatch_lines(["*  variance: seed *"])
 
