@@ -197,22 +197,22 @@ def welch(inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
     For two arms and D = (x_i - x_j)² it is the square of Welch's t. An arm without dispersion counts as one with next
     to none: its labeling then lies far out, as it should.
     """
-    count = np.asarray(sizes, dtype=np.float64)
-    own = inside / count[:, None]
-    spread = own / (count * (count - 1))[:, None]  # s_g² / n_g
+    count = np.asarray(sizes, dtype=np.float64)[:, None]
+    own = inside / (count * count * (count - 1))  # s_g² / n_g
     everything = inside.sum(axis=0) + between.sum(axis=0)
-    spread = np.maximum(spread, np.maximum(1e-15 * everything, 1e-300))
-    weight = 1 / spread
+    spread = np.maximum(own, np.maximum(1e-15 * everything, 1e-300))
+    least = spread.min(axis=0)
+    weight = least / spread  # in units of the largest one, so that no product overflows
     whole = weight.sum(axis=0)
+    share = weight / count
+    one, other = np.array(list(itertools.combinations(range(len(sizes)), 2))).T
+    # w_g w_h c_gh over all pairs: what is within an arm that has dispersion comes to n_g - 1, whatever the weights
+    apart: Floats = (share[one] * share[other] * between).sum(axis=0) / (least * whole)
+    others = 1 - weight / whole
+    apart -= ((count - 1) * (own / spread) * others).sum(axis=0)
     arms = len(sizes)
-    one, other = np.array(list(itertools.combinations(range(arms), 2))).T
-    both = (count[one] + count[other])[:, None]
-    joined = (inside[one] + inside[other] + between) / both
-    centroids = both / (count[one] * count[other])[:, None] * (joined - (own[one] + own[other]))
-    # w_g w_h / W without overflow
-    apart: Floats = (centroids / (spread[one] * spread[other] * whole)).sum(axis=0)
     if arms == 2:
         return apart
-    uneven = ((1 - weight / whole) ** 2 / (count - 1)[:, None]).sum(axis=0)
+    uneven = (others * others / (count - 1)).sum(axis=0)
     out: Floats = apart / ((arms - 1) * (1 + 2 * (arms - 2) / (arms**2 - 1) * uneven))
     return out
