@@ -287,10 +287,10 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: obje
         if "sweep" in _mark_names(part):
             sweep_session(collector.config).scopes.supply_axes(collector)
     if "gate" in _mark_names(obj):
-        from pytest_proteus.sweep.declared import ask_for_statistics
+        from pytest_proteus.sweep.declared import ask_for_statistics, users_near
 
         sweep_session(collector.config)
-        ask_for_statistics(obj)
+        ask_for_statistics(obj, users_near(collector))
 
 
 def _mark_names(obj: object) -> set[str]:

@@ -16,6 +16,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sweep import declare
 from pytest_proteus.sweep.declare import THRESHOLDS, Threshold, nearest
 from pytest_proteus.sweep.gates import Gates
+from pytest_proteus.sweep.grid import visible_definition
 from pytest_proteus.sweep.plan import Plan
 from pytest_proteus.sweep.run import Sweep
 
@@ -26,7 +27,8 @@ class DeclaredGate:
 
     Args:
         statistic: name of the fixture.
-        field: what of it is gated: a field, a surface, or an evaluator, as the statistic has them.
+        field: what of it is gated: a field, a surface, or an evaluator, as the statistic has them; empty for the whole
+            value of a user's statistic.
         thresholds: the bounds.
         where: the test that carries the marker.
     """
@@ -39,7 +41,7 @@ class DeclaredGate:
     @property
     def name(self) -> str:
         """Name of the gate in the report, before what it was measured on."""
-        return f"{self.statistic}.{self.field}"
+        return f"{self.statistic}.{self.field}" if self.field else self.statistic
 
 
 def _numbers_of(kind: type) -> list[str]:
@@ -90,8 +92,27 @@ ESTIMATES = ("scores", "structure", "travel")
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_gate(mark: pytest.Mark, where: str) -> DeclaredGate:
+#: Whether a name is that of a statistic which a user wrote.
+Users = Callable[[str], bool]
+
+
+def users_near(node: pytest.Item | pytest.Collector) -> Users:
+    """The user's statistics that tests below a node see."""
+
+    def is_one(name: str) -> bool:
+        definition = visible_definition(node.session, node, name)
+        return definition is not None and hasattr(definition.func, "proteus_statistic")
+
+    return is_one
+
+
+def read_gate(mark: pytest.Mark, where: str, users: Users) -> DeclaredGate:
     """One marker as data; whether its field exists is known once the sweep is planned.
+
+    Args:
+        mark: the marker.
+        where: the test that carries it.
+        users: tells the user's statistics; of these a field is known only when they are computed.
 
     Raises:
         ConfigurationError: no ``<statistic>.<field>``, an unknown statistic or keyword, or no bound.
@@ -100,9 +121,10 @@ def read_gate(mark: pytest.Mark, where: str) -> DeclaredGate:
     if len(mark.args) != 1 or not isinstance(mark.args[0], str):
         raise ConfigurationError(f"{place} takes one text, such as gate('separation.p', at_most=0.05)")
     statistic, dot, field = mark.args[0].partition(".")
-    if statistic not in STATISTICS:
+    of_user = statistic not in STATISTICS and users(statistic)
+    if statistic not in STATISTICS and not of_user:
         raise ConfigurationError(f"{place}: no statistic is called {statistic!r}; {nearest(statistic, [*STATISTICS])}")
-    if not dot or not field:
+    if bool(dot) != bool(field) or not (field or of_user):
         raise ConfigurationError(f"{place}: {mark.args[0]!r} names no field; write gate('{statistic}.<field>', …)")
     for keyword in mark.kwargs:
         if keyword not in THRESHOLDS:
@@ -113,12 +135,12 @@ def read_gate(mark: pytest.Mark, where: str) -> DeclaredGate:
     return DeclaredGate(statistic, field, bounds, where)
 
 
-def gates_on(function: Any, where: str) -> list[DeclaredGate]:
+def gates_on(function: Any, where: str, users: Users) -> list[DeclaredGate]:
     """The gates that markers on one test function declare."""
-    return [read_gate(mark, where) for mark in declare.own_marks(function) if mark.name == "gate"]
+    return [read_gate(mark, where, users) for mark in declare.own_marks(function) if mark.name == "gate"]
 
 
-def gather_gates(holder: Any, where: str, *, of_module: bool) -> list[DeclaredGate]:
+def gather_gates(holder: Any, where: str, users: Users, *, of_module: bool) -> list[DeclaredGate]:
     """The gates of a module or class, those of its classes without a sweep of their own included.
 
     Raises:
@@ -131,19 +153,20 @@ def gather_gates(holder: Any, where: str, *, of_module: bool) -> list[DeclaredGa
         place = f"{where}::{name}"
         if isinstance(value, type):
             if declare.sweep_mark(value) is None and value.__module__ == getattr(holder, "__module__", holder.__name__):
-                found += gather_gates(value, place, of_module=False)
+                found += gather_gates(value, place, users, of_module=False)
         elif callable(value):
-            found += gates_on(value, place)
+            found += gates_on(value, place, users)
     return found
 
 
-def ask_for_statistics(function: Any) -> None:
+def ask_for_statistics(function: Any, users: Users) -> None:
     """Make a test with ``gate`` markers use the statistics that they name; which names are wrong is told later."""
     marks = declare.own_marks(function)
     used = {name for mark in marks if mark.name == "usefixtures" for name in mark.args}
     wanted = {str(mark.args[0]).partition(".")[0] for mark in marks if mark.name == "gate" and mark.args}
-    for name in sorted(wanted & STATISTICS.keys() - used):
-        pytest.mark.usefixtures(name)(function)
+    for name in sorted(wanted - used):
+        if name in STATISTICS or users(name):
+            pytest.mark.usefixtures(name)(function)
 
 
 def check_gate(gate: DeclaredGate, plan: Plan) -> None:
@@ -152,6 +175,8 @@ def check_gate(gate: DeclaredGate, plan: Plan) -> None:
     Raises:
         ConfigurationError: names the nearest one.
     """
+    if gate.statistic not in STATISTICS:
+        return
     known = STATISTICS[gate.statistic](plan)
     if gate.field not in known:
         told = nearest(gate.field, known) if known else f"this sweep has nothing that {gate.statistic} could measure."
@@ -207,7 +232,7 @@ class Family:
         """``family``, ``p`` (of a fail) and ``p_adjusted`` of a gate on an estimate; nothing of any other."""
         if not self._adjusted:
             self._adjusted = self._adjust(fixture)
-        found = self._adjusted.get((gate, bound, stratum, arm))
+        found = self._adjusted.get((gate.name, bound, stratum, arm))
         return {} if found is None else {"family": self.name, "p": found[0], "p_adjusted": found[1]}
 
     def _adjust(self, fixture: Callable[[str], Any]) -> dict[tuple[Any, ...], tuple[float, float]]:
@@ -216,11 +241,13 @@ class Family:
 
         ps: dict[tuple[Any, ...], float] = {}
         for gate in self.gates:
-            for stratum, arm, value in _measured(gate, fixture) if gate.statistic in ESTIMATES else ():
+            if gate.statistic in STATISTICS and gate.statistic not in ESTIMATES:
+                continue
+            for stratum, arm, value in _measured(gate, fixture):
                 for bound in gate.thresholds if isinstance(value, Estimate) else ():
                     p = p_beyond(value, bound.bound, above=bound.op in ("at_most", "below"))
                     if p is not None and bound.op != "equals":
-                        ps[gate, bound, stratum, arm] = p
+                        ps[gate.name, bound, stratum, arm] = p
         adjusted = adjust(list(ps.values()))
         return {key: (p, q) for (key, p), q in zip(ps.items(), adjusted, strict=True) if q is not None}
 
@@ -240,6 +267,9 @@ def _measured(gate: DeclaredGate, fixture: Callable[[str], Any]) -> Iterator[tup
                 yield stratum, arm, value
         return
     found = fixture(gate.statistic)
+    if gate.statistic not in STATISTICS:
+        yield from _of_user(found, gate.field, fixture("sweep"))
+        return
     if type(found) is not dict:
         yield None, None, getattr(found, gate.field)
         return
@@ -249,3 +279,30 @@ def _measured(gate: DeclaredGate, fixture: Callable[[str], Any]) -> Iterator[tup
             continue
         stratum, arm = key if isinstance(key, tuple) else (None, key)
         yield stratum, arm, value[gate.field] if type(value) is dict else getattr(value, gate.field)
+
+
+def _of_user(found: Any, name: str, sweep: Sweep) -> Iterator[tuple[str | None, str | None, Any]]:
+    """The same of a user's statistic: a value of each arm where it is a mapping of arms, else one of each stratum."""
+    strata, arms = sweep.strata(), sweep.by_arm().keys()
+    by_stratum: dict[str | None, Any] = {None: found}
+    if len(strata) > 1:
+        by_stratum = {
+            stratum: {key[1]: value for key, value in found.items() if key[0] == stratum}
+            if all(isinstance(key, tuple) for key in found)
+            else found[stratum]
+            for stratum in strata
+        }
+    for stratum, value in by_stratum.items():
+        if type(value) is dict and value and value.keys() <= arms:
+            yield from ((stratum, arm, _field(item, name)) for arm, item in value.items())
+        else:
+            yield stratum, None, _field(value, name)
+
+
+def _field(value: Any, name: str) -> Any:
+    """A field of a result or of plain data; the value itself where none is named."""
+    if not name:
+        return value
+    if type(value) is dict:
+        return value.get(name)
+    return getattr(value, name, None)

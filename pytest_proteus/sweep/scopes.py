@@ -15,7 +15,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.sweep import attainable, declare, declared, grid, options, statistic
 from pytest_proteus.sweep.declare import AXES, Declaration, EvaluatorMark
-from pytest_proteus.sweep.declared import Family
+from pytest_proteus.sweep.declared import DeclaredGate, Family
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan, Setting, make_plan
 from pytest_proteus.sweep.run import Sweep
@@ -25,6 +25,8 @@ from pytest_proteus.sweep.store import CellStore
 WANTED: pytest.StashKey[set[str]] = pytest.StashKey()
 SCOPE: pytest.StashKey[Scope] = pytest.StashKey()
 CELL: pytest.StashKey[Cell] = pytest.StashKey()
+#: The gates that its markers declare.
+GATES: pytest.StashKey[list[DeclaredGate]] = pytest.StashKey()
 
 
 @dataclass
@@ -143,7 +145,8 @@ class Scopes:
         if known is not None:
             return known
         declaration = self._declare(holder, chain[-1])
-        gates = declared.gather_gates(holder.obj, holder.nodeid, of_module=holder is chain[-1])
+        users = declared.users_near(holder)
+        gates = declared.gather_gates(holder.obj, holder.nodeid, users, of_module=holder is chain[-1])
         for scope in self.by_key.values():
             if scope.declaration.name == declaration.name:
                 self._require_alike(scope.declaration, declaration)
@@ -238,7 +241,8 @@ class Scopes:
         wanted = self._ours(item._fixtureinfo.name2fixturedefs)
         if wanted:
             item.stash[WANTED] = wanted
-        for gate in declared.gates_on(item.function, item.nodeid):
+        gates = item.stash[GATES] = declared.gates_on(item.function, item.nodeid, declared.users_near(item))
+        for gate in gates:
             if "sweep" not in wanted:
                 raise ConfigurationError(f"{item.nodeid}: the gate on {gate.name} needs a test that belongs to a sweep")
         if not wanted - {"gate"}:

@@ -21,7 +21,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
-from pytest_proteus.sweep import declare, declared, options
+from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.against import Against
 from pytest_proteus.sweep.attainable import power, power_lines
 from pytest_proteus.sweep.declare import Threshold
@@ -33,7 +33,7 @@ from pytest_proteus.sweep.orphan import end_with_parent
 from pytest_proteus.sweep.plan import plan_entry, plan_lines
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
-from pytest_proteus.sweep.scopes import CELL, SCOPE, WANTED, Scope, Scopes
+from pytest_proteus.sweep.scopes import CELL, GATES, SCOPE, WANTED, Scope, Scopes
 from pytest_proteus.sweep.store import CONTINUED, STORAGE, CellStore, Stopped, settle_lost
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ class SweepSession:
             wanted = self._thresholds(item)
             if wanted:
                 self.gates_of(item).thresholds(run, wanted, blocking=passed)
-        own = declared.gates_on(item.function, item.nodeid)
+        own = item.stash[GATES]
         if own:
             family = item.stash[SCOPE].family
             family.hold(own, self.gates_of(item), item._request.getfixturevalue, blocking=passed)

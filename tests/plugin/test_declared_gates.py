@@ -165,7 +165,7 @@ def test_first():
 """
 )
 FURTHER = """
-@pytest.mark.gate("structure.tools", at_most=1000)
+@pytest.mark.gate("structure.tools", at_most=1000{number})
 def test_further_{number}():
     pass
 """
@@ -186,3 +186,52 @@ def test_a_fail_that_is_left_fails(suite):
     suite.run().assert_outcomes(failed=1)
     assert {gate["verdict"] for gate in suite.proteus["gates"]} == {"fail"}
     assert all(gate["p"] < gate["p_adjusted"] < 0.05 for gate in suite.proteus["gates"])
+
+
+def test_a_statistic_of_the_user_is_gated_whole_or_by_field(suite):
+    suite.write(
+        HEAD
+        + """
+from pytest_proteus import statistic
+
+@statistic(direction="higher", scale="runs")
+def count(sweep):
+    return len(sweep.runs)
+
+@statistic(direction="higher", scale="runs")
+def sizes(sweep):
+    return {arm: {"runs": len(runs)} for arm, runs in sweep.by_arm().items()}
+
+@pytest.mark.gate("count", equals=8)
+@pytest.mark.gate("sizes.runs", at_least=4)
+@pytest.mark.gate("sizes.nothing", at_least=4)
+def test_it():
+    pass
+"""
+    )
+    suite.run().assert_outcomes(failed=1)
+    assert {name: gate["verdict"] for (name, _), gate in gates(suite).items()} == {
+        "count": "pass",
+        "sizes.runs[neutral]": "pass",
+        "sizes.runs[review_notes]": "pass",
+        "sizes.nothing[neutral]": "unavailable",
+        "sizes.nothing[review_notes]": "unavailable",
+    }
+
+
+def test_tests_of_single_cells_are_corrected_as_one_gate(suite):
+    suite.write(
+        HEAD.replace("seed=range(4)", "seed=range(4), name='demo'")
+        + """
+@pytest.mark.gate("scores.units:notes", at_least=50)
+def test_runs(run):
+    pass
+"""
+    )
+    suite.run("-k", "s0")
+    found = suite.proteus["gates"]
+    assert {gate["nodeid"] for gate in found} == {
+        "test_it.py::test_runs[minimal-neutral-s0]",
+        "test_it.py::test_runs[minimal-review_notes-s0]",
+    }
+    assert all(gate["p_adjusted"] >= gate["p"] for gate in found)
