@@ -269,9 +269,9 @@ class AgentHarness:
         return self.sandbox or LocalSandbox()
 
     def _shut_in(self) -> str:
-        """Why the agent could not reach a model from its sandbox, in one sentence; empty when it could."""
+        """Why the agent could not run in its sandbox, or reach a model there, in one sentence; empty when it could."""
         if self._url or not self.agent.own_providers or self._place.name == "none":
-            return ""
+            return self._place.preflight(self._program().argv)
         return (
             f"harness {self.name} reaches one endpoint only from sandbox {self._place.name}: name it with "
             f"--proteus-endpoint=WIRE=URL, such as anthropic=https://api.anthropic.com, and the model without its "
@@ -413,6 +413,7 @@ class AgentHarness:
         return wire, _base_url(url, wire), model.removeprefix(prefix)
 
     def _run(self, spec: EpisodeSpec, launch: Launch, prompt: str) -> Outcome:
+        task = Path(spec.root) / "task"
         return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
@@ -421,7 +422,7 @@ class AgentHarness:
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
-            writable=[spec.harness_root, launch.home.parent, launch.traces],
+            writable=[spec.harness_root, launch.home.parent, launch.traces, *filter(Path.is_dir, [task])],
             readable=self._program().argv,
             endpoint=self._endpoint(spec.model)[1],
         )

@@ -6,13 +6,12 @@ nothing that an episode started outlives its phase, as nothing does in ``bwrap``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.sandbox.bwrap import BwrapSandbox, Limits, open_folders, sandbox_user
+from pytest_proteus.sandbox.bwrap import BwrapSandbox, Limits, let_in, open_folders
 from pytest_proteus.sandbox.none import LocalSandbox, Outcome, kill_all
 
 #: Every rung that a user may name, weakest first.
@@ -43,15 +42,6 @@ def choose(name: str, hidden: Sequence[str | Path] = ()) -> Sandbox:
 def enforcement_of(name: str) -> Mapping[str, str]:
     """What a rung enforces: see ``enforcement`` of its class."""
     return BwrapSandbox.enforcement if name == "bwrap" else LocalSandbox.enforcement
-
-
-def let_in(folder: Path) -> Path:
-    """Let the user that boxes of root run as, and nobody else, pass through a folder of ours; the folder."""
-    user = sandbox_user()
-    if user is not None:
-        os.chown(folder, -1, user[1])
-        folder.chmod(0o710)
-    return folder
 
 
 __all__ = [

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.errors import ApparatusError, ConfigurationError
 from pytest_proteus.sandbox import seccomp
 from pytest_proteus.sandbox.none import BoxError, Outcome, supervise
 
@@ -129,14 +129,18 @@ class BwrapSandbox:
         """The base URL at which a subject reaches the endpoint ``url``."""
         return f"http://127.0.0.1:{PORT}{urlsplit(url).path}" if url else ""
 
-    def preflight(self) -> str:
-        """Why boxes cannot be built here, or do not hold what they must, in one sentence; empty when they do.
-
-        The answer of the first time in a process stands.
-        """
+    def preflight(self, readable: Sequence[str | Path] = ()) -> str:
+        """Why boxes cannot be built here, do not hold what they must or cannot be given what is to be ``readable``, in
+        one sentence; empty when all is well. They are looked at once in a process."""
         from pytest_proteus.sandbox.probe import probe
 
-        return probe()
+        found = probe()
+        if not found and readable:
+            try:
+                self._check_given([], _given(readable), sandbox_user())
+            except ConfigurationError as error:
+                return str(error)
+        return found
 
     def launch(
         self,
@@ -163,13 +167,13 @@ class BwrapSandbox:
             endpoint: base URL of what it may reach, at ``address(endpoint)``; nothing when empty.
 
         Raises:
-            ConfigurationError: bubblewrap cannot be used or found, or something that the box is to hold would show what
-                it must not, or cannot be read by the user that it runs as.
-            ApparatusError: something could not be killed.
+            ConfigurationError: there is no bubblewrap, or no such command in the box, or something that the box is to
+                hold would show what it must not, or cannot be reached by the user that it runs as.
+            ApparatusError: the box could not be built, or something could not be killed.
         """
         binary, user = find_bwrap(), sandbox_user()
         folders = [_real(path) for path in writable or (cwd,)]
-        given = list(dict.fromkeys(_holder(_real(path)) for path in readable))
+        given = _given(readable)
         self._check_given(folders, given, user)
         if user is not None:
             for folder in folders:
@@ -198,7 +202,8 @@ class BwrapSandbox:
                     order, stdin=stdin, stdout_limit=stdout_limit, stderr_limit=stderr_limit, descriptors=descriptors
                 )
             except BoxError as error:
-                raise ConfigurationError(explain(str(error))) from error
+                kind = ConfigurationError if "execvp" in str(error) else ApparatusError
+                raise kind(explain(str(error))) from error
         return replace(outcome, left_over=None, calls=door.calls if door else 0, refused=door.refused if door else 0)
 
     def _box(self, user: tuple[int, int] | None, folders: Sequence[str], door: _Door | None) -> dict[str, object]:
@@ -221,6 +226,8 @@ class BwrapSandbox:
                     f"sandbox bwrap: {path} cannot be given to a box: "
                     + ("it holds what no agent may see" if path in _NEVER else "it is not there")
                 )
+            if user:
+                _let_further(path, user)
             shut = closed_folder(path, user) if user else ""
             if shut:
                 raise ConfigurationError(
@@ -352,6 +359,31 @@ def closed_folder(path: str, user: tuple[int, int]) -> str:
         if not found.st_mode >> shift & 1:
             return str(folder)
     return ""
+
+
+def let_in(folder: Path) -> Path:
+    """Let the user that boxes of root run as, and nobody else, pass through a folder of ours; the folder."""
+    user = sandbox_user()
+    if user is not None:
+        os.chown(folder, -1, user[1])
+        folder.chmod(0o710)
+    return folder
+
+
+def _let_further(path: str, user: tuple[int, int]) -> None:
+    """Let the user of boxes pass through what root has closed below a folder that he has been let into."""
+    is_in = False
+    for folder in reversed(Path(path).parents):
+        found = folder.stat()
+        if found.st_uid == 0 and found.st_gid == user[1]:
+            is_in = True
+        elif is_in and found.st_uid == 0 and not found.st_mode & 1:
+            let_in(folder)
+
+
+def _given(readable: Sequence[str | Path]) -> list[str]:
+    """What is bound for things that are to be readable."""
+    return list(dict.fromkeys(_holder(_real(path)) for path in readable))
 
 
 def _accounts(home: str) -> dict[str, str]:

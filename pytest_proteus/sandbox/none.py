@@ -111,7 +111,7 @@ class LocalSandbox:
         """The base URL at which a subject reaches the endpoint ``url``."""
         return url
 
-    def preflight(self) -> str:
+    def preflight(self, readable: Sequence[str | Path] = ()) -> str:
         """Why processes cannot be supervised here, in one sentence; empty when they can."""
         return "" if sys.platform.startswith("linux") else _NEEDS_LINUX
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
-from pytest_proteus.sandbox import bwrap, let_in
+from pytest_proteus.sandbox import bwrap
 
 #: Arguments: a file that is not given to the box, one that it may only read, a folder that it may write, a port of the
 #: machine. Prints a line for each thing that it could do, and what the kernel says of it. Nothing but bash is needed.
@@ -87,7 +87,7 @@ def _found() -> str:
 @contextlib.contextmanager
 def _canaries() -> Iterator[tuple[Path, int, str]]:
     """A folder with files, and a server on this machine: its port and its URL."""
-    folder = let_in(Path(tempfile.mkdtemp(prefix="box-", dir=bwrap.open_folders()[0])))
+    folder = bwrap.let_in(Path(tempfile.mkdtemp(prefix="box-", dir=bwrap.open_folders()[0])))
     try:
         for name in ("absent", "shown", "own"):
             (folder / name).mkdir()

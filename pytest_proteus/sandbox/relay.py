@@ -9,15 +9,20 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import os
 import posixpath
 import socket
 import ssl
 import threading
+import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 #: Seconds of silence, from either side, after which a request is given up.
 SILENCE_SECONDS = 600.0
+
+#: Seconds that reaching the endpoint may take, and that closing waits for requests to end.
+CONNECT_SECONDS, CLOSE_SECONDS = 30.0, 5.0
 
 #: Requests under way at once, and bytes of a request's body.
 MOST_REQUESTS, MOST_BYTES = 32, 32 << 20
@@ -54,15 +59,16 @@ class Relay:
         self._acceptor.start()
 
     def close(self) -> None:
-        """End every request that is under way; no thread of the relay is left."""
+        """End every request that is under way. One that is just being connected ends when it is."""
         with self._lock:
             self.closed = True
             for one in (self._listener, *self._open):
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
             threads = [self._acceptor, *self._threads]
+        deadline = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
-            thread.join()
+            thread.join(max(deadline - time.monotonic(), 0))
         self._listener.close()
 
     def count(self, *, passed: bool) -> None:
@@ -106,7 +112,7 @@ class Relay:
         self.hold(client)
         try:
             client.settimeout(self.silence)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 _Request(client, ("127.0.0.1", 0), self)  # type: ignore[arg-type]
         finally:
             self.let_go(client)
@@ -131,8 +137,11 @@ class _Request(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         relay = self.server
         path = self.path.partition("?")[0]
-        if not _is_below(path, relay.url.path) or self.headers.get("Transfer-Encoding"):
+        if not _is_below(path, relay.url.path):
             self._refuse(403, "this address leads to the model's endpoint only")
+            return
+        if self.headers.get("Transfer-Encoding"):
+            self._refuse(411, "the request must say how long it is")
             return
         length = self.headers.get("Content-Length") or "0"
         if not length.isascii() or not length.isdigit() or int(length) > MOST_BYTES:
@@ -141,7 +150,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             return
-        upstream = _connection(relay.url.scheme, relay.url.hostname or "", relay.url.port, relay.silence)
+        upstream = _connection(relay.url.scheme, relay.url.hostname or "", relay.url.port)
         try:
             answer = self._ask(upstream, body)
             if answer is not None:
@@ -161,6 +170,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
             headers["Content-Length"] = str(len(body))
         try:
             upstream.connect()
+            upstream.sock.settimeout(self.server.silence)
             self.server.hold(upstream.sock)
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():
@@ -192,7 +202,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
         if empty:
             return
         # an answer that breaks off gets no last chunk, so that the client sees that it is not whole
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             while data := answer.read1(1 << 16):
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
             if chunked and answer.isclosed():
@@ -220,7 +230,11 @@ def _is_below(path: str, base: str) -> bool:
     return path.startswith("/") and plain.rstrip("/") in (clean, "") and (clean == base or clean.startswith(base + "/"))
 
 
-def _connection(scheme: str, host: str, port: int | None, silence: float) -> http.client.HTTPConnection:
-    if scheme == "https":
-        return http.client.HTTPSConnection(host, port, timeout=silence, context=ssl.create_default_context())
-    return http.client.HTTPConnection(host, port, timeout=silence)
+def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+    if scheme != "https":
+        return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+    trusted = ssl.create_default_context()
+    more = os.environ.get("NODE_EXTRA_CA_CERTS")  # what the agents themselves would trust besides
+    if more:
+        trusted.load_verify_locations(more)
+    return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=trusted)

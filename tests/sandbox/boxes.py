@@ -57,3 +57,13 @@ def shown(outcome: Outcome) -> Any:
     """The value that the program has shown."""
     assert outcome.stdout, outcome
     return json.loads(outcome.stdout.splitlines()[-1])
+
+
+def stand_in(world: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program on ``PATH`` that says what bubblewrap says where the kernel refuses it."""
+    program = world / "bin" / "bwrap"
+    program.parent.mkdir()
+    program.parent.chmod(0o755)
+    program.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo 0.9.0; exit; fi\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from boxes import ENVIRONMENT, needs_bwrap
+from boxes import ENVIRONMENT, needs_bwrap, stand_in
 
-from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.errors import ApparatusError, ConfigurationError
+from pytest_proteus.harnesses.pi import PiHarness
 from pytest_proteus.sandbox import BwrapSandbox, Outcome, kill_all
 
 pytestmark = needs_bwrap
@@ -109,6 +110,33 @@ def test_what_the_user_of_boxes_cannot_reach_is_one_sentence(harness, tmp_path):
     (tmp_path / "shut" / "tree").mkdir()
     with pytest.raises(ConfigurationError, match=r"cannot be reached by the user \d+ .* is closed to others"):
         BwrapSandbox().launch(["true"], env=ENVIRONMENT, cwd=tmp_path / "shut" / "tree")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's boxes run as somebody else")
+def test_an_agent_that_the_user_of_boxes_cannot_reach_is_told_before_anything_runs(tmp_path):
+    program = tmp_path / "shut" / "agent"
+    program.parent.mkdir(mode=0o700)
+    program.touch()
+    harness = PiHarness({"anthropic": "http://127.0.0.1:1"}, program, sandbox=BwrapSandbox())
+    assert "is closed to others: put it where everybody can get" in harness.unconfigured("x")
+
+
+def test_folders_of_a_run_that_the_umask_has_shut_are_opened_for_its_box_alone(world):
+    before = os.umask(0o077)
+    try:
+        tree = world / "run" / "shut" / "harness"
+        tree.mkdir(parents=True)
+    finally:
+        os.umask(before)
+    assert shell("echo x > file; echo $?", cwd=tree).stdout == "0\n"
+    assert tree.parent.stat().st_mode & 0o007 == 0
+
+
+def test_a_box_that_cannot_be_built_any_more_is_an_error_of_the_apparatus(world, harness, monkeypatch):
+    # as on a machine that has run out of namespaces since the session began
+    stand_in(world, "bwrap: Creating new namespace failed: No space left on device", monkeypatch)
+    with pytest.raises(ApparatusError, match=r"raise the sysctl user\.max_user_namespaces"):
+        shell("true", cwd=harness)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's boxes run as somebody else")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
 
@@ -95,6 +98,40 @@ def test_a_request_and_its_answer_pass_unchanged(relayed):
     assert b"authorization: Bearer key\r\n" in request
     assert f"Host: {endpoint.url.split('/')[2]}".encode() in request
     assert (relay.calls, relay.refused) == (1, 0)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate")
+def test_an_endpoint_with_a_certificate_is_reached_and_one_without_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    secret = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secret.load_cert_chain("cert", "key")
+    with socket.create_server(("127.0.0.1", 0)) as plain, secret.wrap_socket(plain, server_side=True) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                with contextlib.suppress(OSError):
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(65536)
+                        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        answers = []
+        for trusted in ("", "cert"):
+            monkeypatch.setenv("NODE_EXTRA_CA_CERTS", trusted)
+            listener = socket.create_server(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+            relay = Relay(listener, f"https://localhost:{server.getsockname()[1]}")
+            response = ask(port)
+            answers.append((response.status, response.read()))
+            relay.close()
+        thread.join(30)
+    assert answers[0][0] == 502
+    assert b"certificate" in answers[0][1]
+    assert answers[1] == (200, b"secret")
 
 
 def test_a_stream_comes_piece_by_piece(relayed):
