@@ -97,6 +97,7 @@ class Launch:
         session: an id for the session, a UUID.
         resume: the agent's own id of the session that goes on; empty in the first phase.
         turns: model turns that the phase may take.
+        prompt: what the agent is asked, for one that does not read it on standard input.
     """
 
     model: str
@@ -112,6 +113,7 @@ class Launch:
     session: str
     resume: str
     turns: int
+    prompt: str
 
     @property
     def versioned_url(self) -> str:
@@ -136,7 +138,8 @@ class Agent:
         read: reader of the log.
         damage: what shows that the log is not whole; empty when nothing does.
         log: where the agent logs: ``traces`` (a file below ``Launch.traces`` that this pattern matches), ``agent`` (one
-            below the agent's home) or ``stdout``; then the pattern of its name, where ``{session}`` is the id.
+            below the agent's home), ``document`` (one JSON value there that each phase writes anew, and that becomes a
+            line of the log) or ``stdout``; then the pattern of its name, where ``{session}`` is the id.
         stop_signal: what ends it best; it has some seconds, then all its processes are killed.
         known: how the versions begin whose log can be read; empty where the log has a version of its own.
         role: a call's role where the tool's name does not settle it; None for an agent whose tools have one role each.
@@ -162,8 +165,9 @@ class Agent:
 
     @property
     def edit_tools(self) -> frozenset[str]:
-        """Tools that write."""
-        return frozenset(tool for tool, role in self.tools.items() if role in ("write", "edit"))
+        """Tools that write; those of the shell for an agent that has no others."""
+        writers = frozenset(tool for tool, role in self.tools.items() if role in ("write", "edit"))
+        return writers or frozenset(tool for tool, role in self.tools.items() if role == "shell")
 
     def normalized(self, events: Sequence[ActionEvent]) -> list[str]:
         """The tool stream in words that all agents share: ``write``, ``edit``, ``read`` and ``shell``; other tools
@@ -337,7 +341,7 @@ class AgentHarness:
         episode.begin()
         try:
             for phase, prompt in spec.phase_prompts.items():
-                launch = self._launch(spec, episode, phase)
+                launch = self._launch(spec, episode, phase, prompt)
                 if not episode.begun:
                     episode.write(self.agent.files(launch))
                 episode.begin_phase(phase)
@@ -382,7 +386,7 @@ class AgentHarness:
             self._found = found
         return self._found
 
-    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str) -> Launch:
+    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str, prompt: str) -> Launch:
         wire, url, model = self._endpoint(spec.model)
         return Launch(
             model=model,
@@ -398,6 +402,7 @@ class AgentHarness:
             session=episode.ident,
             resume=(episode.session().ident or episode.ident) if episode.begun else "",
             turns=spec.phase_turns.get(phase) or spec.max_turns,
+            prompt=prompt,
         )
 
     def _endpoint(self, model: str) -> tuple[str, str, str]:
@@ -532,7 +537,12 @@ class _Episode:
         if place != "traces":
             if text != self._before:
                 return "what it held before the phase is not there any more"
-            text = self._before + _whole_lines(outcome.stdout) if place == "stdout" else self._logged_at_home()
+            if place == "stdout":
+                text = self._before + _whole_lines(outcome.stdout)
+            elif place == "document":
+                text = self._before + _one_line(self._logged_at_home())
+            else:
+                text = self._logged_at_home()
             self._keep(_LOG, text)
         if not text.startswith(self._before):
             return "what it held before the phase is not there any more"
@@ -546,6 +556,8 @@ class _Episode:
         try:
             found = sorted(self._logs_below(home))
             data = read_regular(found[-1][1], _LOG_LIMIT, home) if found else None
+            if found and self.agent.log[0] == "document":
+                os.unlink(found[-1][1], dir_fd=home)  # the next phase's is another
         finally:
             os.close(home)
         return _whole_lines((data or b"").decode("utf-8", "replace"))
@@ -611,6 +623,14 @@ class _Episode:
 def _whole_lines(text: str) -> str:
     """The text with a line end after its last line, so that what follows begins a line of its own."""
     return text if not text or text.endswith("\n") else text + "\n"
+
+
+def _one_line(text: str) -> str:
+    """A JSON value on one line; what is none stays a line that cannot be read."""
+    try:
+        return json.dumps(json.loads(text)) + "\n" if text else ""
+    except (ValueError, RecursionError):
+        return " ".join(text.split()) + "\n"
 
 
 def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """Putting the real agents on this machine at pinned versions, and finding them again.
 
-An agent and the Node it needs come from the npm registry through the ``npm`` command and lie in a data folder of their
-own, whose path names no framework: the agents tell their model where they live. Nothing here runs an agent.
+An agent and the Node it needs come from the npm registry through the ``npm`` command, one in Python from PyPI through
+``pip``. They lie in a data folder of their own, whose path names no framework: the agents tell their model where they
+live. Nothing here runs an agent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CPUS = {"x64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class Package:
-    """An agent as the npm registry has it.
+    """An agent as the npm registry, or PyPI, has it.
 
     Args:
         package: name in the registry.
@@ -46,6 +47,7 @@ class Package:
             installation script and no launcher is needed.
         command: what the agent is called on ``PATH``.
         node: oldest Node that runs it, as (major, minor); None for one that needs none.
+        module: of an agent in Python, which comes from PyPI, the module that is run; empty for those from npm.
     """
 
     package: str
@@ -53,6 +55,7 @@ class Package:
     entry: str
     command: str
     node: tuple[int, int] | None = None
+    module: str = ""
 
 
 PACKAGES = {
@@ -67,6 +70,7 @@ PACKAGES = {
     ),
     "copilot": Package("@github/copilot", "1.0.102", "@github/copilot-linux-{machine}/copilot", "copilot"),
     "gemini": Package("@google/gemini-cli", "0.61.0", "@google/gemini-cli/bundle/gemini.js", "gemini", (20, 0)),
+    "mini-swe-agent": Package("mini-swe-agent", "2.4.6", "", "mini", module="minisweagent.run.mini"),
     "opencode": Package("opencode-ai", "1.18.33", "opencode-linux-{machine}/bin/opencode", "opencode"),
     "pi": Package(
         "@earendil-works/pi-coding-agent", "1.6.0", "@earendil-works/pi-coding-agent/dist/cli.js", "pi", (22, 19)
@@ -122,9 +126,12 @@ def install(names: Sequence[str], say: Callable[[str], None] | None = None) -> l
         _package(name)
     for name in names:
         package = PACKAGES[name]
+        if package.module:
+            _install_once(_agent_folder(name), f"{package.package}=={package.version}", tell, _run_pip)
+            continue
         # npm runs under it, too
-        _install_once(_node_folder(), f"{_node_package()}@{NODE_VERSION}", tell)
-        _install_once(_agent_folder(name), f"{package.package}@{package.version}", tell)
+        _install_once(_node_folder(), f"{_node_package()}@{NODE_VERSION}", tell, _run_npm)
+        _install_once(_agent_folder(name), f"{package.package}@{package.version}", tell, _run_npm)
     return [row for row in listed() if row["name"] in names]
 
 
@@ -136,7 +143,8 @@ def listed() -> list[dict[str, str]]:
         row = {"name": name, "version": "", "pinned": package.version, "source": "", "path": ""}
         with contextlib.suppress(ConfigurationError):
             found = find_agent(name)
-            row |= {"version": found.version, "source": found.source, "path": found.argv[-1]}
+            path = found.argv[0] if package.module else found.argv[-1]
+            row |= {"version": found.version, "source": found.source, "path": path}
         rows.append(row)
     return rows
 
@@ -161,6 +169,12 @@ def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
             raise ConfigurationError(f"agent {name}: there is no file {path}; give the path of its executable")
         return _found(name, path, "given")
     for folder in _lookup_folders():
+        if package.module:
+            python = folder / _agent_folder(name).name / "bin" / "python"
+            if python.is_file():
+                version = _version_in_environment(python.parent.parent, package.package)
+                return FoundAgent((str(python), "-m", package.module), version, "installed")
+            continue
         modules = folder / _agent_folder(name).name / "node_modules"
         program = modules / package.entry.format(machine=_machine(), cpu=_CPUS.get(_machine(), ""))
         if program.is_file():
@@ -216,7 +230,7 @@ def _installed_node() -> Path | None:
     return None
 
 
-def _install_once(folder: Path, spec: str, say: Callable[[str], None]) -> None:
+def _install_once(folder: Path, spec: str, say: Callable[[str], None], run: Callable[[Path, str], None]) -> None:
     """``spec`` in ``folder``, whole or not at all, whoever else is installing the same."""
     if folder.is_dir():
         say(f"{spec}: is in {folder}")
@@ -227,7 +241,7 @@ def _install_once(folder: Path, spec: str, say: Callable[[str], None]) -> None:
         with tempfile.TemporaryDirectory(prefix=".installing-", dir=folder.parent) as scratch:
             target = Path(scratch) / "tree"
             target.mkdir()
-            _run_npm(target, spec)
+            run(target, spec)
             # another process may have finished first: then its tree stays
             with contextlib.suppress(FileExistsError):
                 _rename_new(target, folder)
@@ -265,6 +279,31 @@ def _run_npm(target: Path, spec: str) -> None:
     )
     if done.returncode != 0:
         raise ConfigurationError(f"npm install {spec} failed: {(done.stderr or done.stdout).strip()[-800:]}")
+
+
+def _run_pip(target: Path, spec: str) -> None:
+    """``spec`` in an environment of its own, of the system's Python where it can: sandboxed users reach that one."""
+    makes = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"
+    candidates = ["/usr/bin/python3", sys.executable]
+    python = next((one for one in candidates if not _status([one, "-c", makes])), None)
+    if python is None:
+        raise ConfigurationError(f"installing {spec} needs a Python 3.10 or newer that has venv and ensurepip")
+    for command in (
+        [python, "-m", "venv", str(target)],
+        [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", spec],
+    ):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode != 0:
+            raise ConfigurationError(f"pip install {spec} failed: {(done.stderr or done.stdout).strip()[-800:]}")
+
+
+def _status(command: Sequence[str]) -> int:
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
+    except OSError:
+        return 1
 
 
 def _found(name: str, path: Path, source: str, version: str = "") -> FoundAgent:
@@ -308,3 +347,10 @@ def _version_in(folder: Path, package: str) -> str:
     except (OSError, ValueError):
         return ""
     return str(value.get("version", "")) if isinstance(value, dict) and value.get("name") == package else ""
+
+
+def _version_in_environment(folder: Path, package: str) -> str:
+    """The version of a package in a Python environment; empty when it is not there."""
+    stem = package.replace("-", "_")
+    found = sorted(folder.glob(f"lib/python*/site-packages/{stem}-*.dist-info"))
+    return found[-1].name[len(stem) + 1 : -len(".dist-info")] if found else ""

@@ -149,6 +149,19 @@ def test_an_agent_that_is_no_script_is_its_own_binary_with_the_version_of_its_pa
     assert (found.argv, found.version, found.source) == ((str(binary),), package.version, "installed")
 
 
+def test_an_agent_in_python_is_run_by_the_python_of_its_own_environment(machine, tmp_path):
+    package = PACKAGES["mini-swe-agent"]
+    folder = tmp_path / "agents" / f"mini-swe-agent-{package.version}"
+    (folder / "bin").mkdir(parents=True)
+    script(folder / "bin" / "python", "#!/bin/sh\n")
+    (folder / "lib" / "python3.11" / "site-packages" / "mini_swe_agent-2.4.6.dist-info").mkdir(parents=True)
+    found = find_agent("mini-swe-agent")
+    assert found.argv == (str(folder / "bin" / "python"), "-m", "minisweagent.run.mini")
+    assert (found.version, found.source) == ("2.4.6", "installed")
+    (row,) = [row for row in listed() if row["name"] == "mini-swe-agent"]
+    assert row["path"] == str(folder / "bin" / "python")
+
+
 def test_a_version_whose_log_is_not_known_is_refused_before_anything_runs(machine, tmp_path):
     (tmp_path / "package.json").write_text(json.dumps({"name": "@openai/codex", "version": "0.9.0"}))
     missing = CodexHarness({"openai-responses": "http://127.0.0.1:1"}, script(tmp_path / "codex", "")).preflight()

@@ -1,4 +1,4 @@
-"""The readers of the logs of copilot, gemini and qwen, on logs that the agents themselves wrote."""
+"""The readers of the logs of copilot, gemini, mini-swe-agent and qwen, on logs that the agents themselves wrote."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from agent_logs import broken_logs
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.harnesses.copilot import CopilotHarness
 from pytest_proteus.harnesses.gemini import GeminiHarness
+from pytest_proteus.harnesses.mini_swe_agent import MiniSweAgentHarness
 from pytest_proteus.harnesses.qwen import QwenHarness
 from pytest_proteus.harnesses.session import Session
 
@@ -82,6 +83,40 @@ def test_the_end_is_told_by_the_last_record(name, reason, status):
     assert session.last_phase == ("" if name == "qwen_walltime" else "act")
 
 
+def trajectory(name: str) -> Session:
+    text = (DATA / f"mini_swe_agent_{name}.jsonl").read_text(encoding="utf-8")
+    return MiniSweAgentHarness.agent.read(text, [("act", 0)], lambda path: "here")
+
+
+def test_a_trajectory_of_mini_swe_agent_is_its_commands_in_order():
+    session = trajectory("full")
+    calls = [event for event in session.events if event.tool]
+    assert [(event.turn, event.tool, event.surface) for event in calls] == [
+        (1, "bash", None),
+        (1, "bash", None),
+        (2, "bash", None),
+        (3, "bash", None),
+        (4, "bash", None),
+    ]
+    assert MiniSweAgentHarness().normalized(session.events) == ["shell"] * 5
+    assert calls[3].params == {"command": "cat $CWD/hello.txt"}
+    assert calls[1].text.startswith("error: 31 $CWD/hello.txt")
+    assert (session.turns, session.stop_reason, session.unknown_records) == ({"act": 4}, "stop", 0)
+    assert calls[0].timestamp == 1796044495.0
+    assert set(session.tokens) == {"input", "output"}
+
+
+@pytest.mark.parametrize(("name", "reason", "status"), [("err500", "error", 500), ("steplimit", "limit", 0)])
+def test_a_trajectory_of_mini_swe_agent_tells_how_it_ended(name, reason, status):
+    session = trajectory(name)
+    assert (session.last_phase, session.stop_reason, session.status) == ("act", reason, status)
+
+
+def test_another_version_of_mini_swe_agent_is_refused():
+    with pytest.raises(ConfigurationError, match=r"mini-swe-agent 3\.0\.0 wrote this log"):
+        MiniSweAgentHarness.agent.read('{"info": {"mini_version": "3.0.0"}}', [], lambda path: None)
+
+
 def test_another_version_of_qwen_is_refused():
     record = json.dumps({"type": "system", "subtype": "init", "qwen_code_version": "1.0.0"})
     with pytest.raises(ConfigurationError, match=r"qwen 1\.0\.0 wrote this log, and only that of 0\.24\.x can be read"):
@@ -109,3 +144,12 @@ def test_no_log_whatever_is_in_it_breaks_the_reader_of_gemini(log):
 @broken_logs("qwen_full.jsonl")
 def test_no_log_whatever_is_in_it_breaks_the_reader_of_qwen(log):
     check("qwen", log)
+
+
+@broken_logs("mini_swe_agent_full.jsonl")
+def test_no_log_whatever_is_in_it_breaks_the_reader_of_mini_swe_agent(log):
+    try:
+        session = MiniSweAgentHarness.agent.read(log, [("act", 0)], lambda path: None)
+    except ConfigurationError:
+        return
+    assert json.dumps([dict(event.params) for event in session.events])

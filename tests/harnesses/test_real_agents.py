@@ -146,6 +146,27 @@ def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_ev
     assert "pytest" not in said(server, "messages", "input", "contents")
 
 
+@thorough
+def test_mini_swe_agent_does_the_same_with_its_one_tool(root):
+    submit = shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+
+    def answer(talk):
+        steps = session("mini-swe-agent", root)(talk)
+        return [*steps[:-1], submit]
+
+    with ModelServer(answer) as server:
+        adapter = harness("mini-swe-agent", server)
+        (root / "harness").mkdir()
+        adapter.seed(root / "harness")
+        result = adapter.run_episode(EpisodeSpec(root, 1, "some-model", prompts(), phase_timeout=TIME))
+    assert result.ok, result.error
+    assert (root / "harness" / "notes" / "found.md").read_text() == "# Found it\n"
+    assert (root / "harness" / "AGENTS.md").read_text().startswith("# My instructions\n")
+    trace = adapter.read_trace(root, 1)
+    assert adapter.normalized(trace) == ["shell"] * 11
+    assert [event.phase for event in trace] == [*["observe"] * 2, *["propose"] * 2, *["act"] * 6, "reflect"]
+
+
 @needs_bwrap
 @slow
 @agents("claude", "codex")

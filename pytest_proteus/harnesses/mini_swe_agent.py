@@ -1,0 +1,148 @@
+"""mini-swe-agent, the PyPI coding agent: the description that the driver of all agents works from, and its log reader.
+
+The log is the trajectory that each phase leaves, one JSON value, with the version that wrote it. It has one tool, a
+shell: what it writes shows no surface. It cannot go on with a session: every phase is one of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_proteus.core.adapter import Surface
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.session import (
+    Call,
+    Phases,
+    Session,
+    SurfaceOf,
+    Transcript,
+    check_version,
+    mapping,
+    objects,
+    records,
+    text_of,
+)
+
+_KNOWN = "2.4."
+
+_WRITERS = frozenset({"bash"})
+
+SURFACES = (
+    Surface("instructions", "AGENTS.md", write_tools=_WRITERS, free_named=False),
+    Surface("notes", "notes", write_tools=_WRITERS),
+    Surface("skills", "skills", unit="directory", write_tools=_WRITERS),
+    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
+)
+
+_LOG = "trajectory.json"
+
+#: Wire protocol → how litellm, which it asks models through, calls the provider.
+_PROVIDERS = {"openai-chat": "openai", "anthropic": "anthropic"}
+
+_TOKENS = {"prompt_tokens": "input", "completion_tokens": "output"}
+
+_ENDS = {"Submitted": "stop", "LimitsExceeded": "limit"}
+
+_STATUS = {"AuthenticationError": 401, "PermissionDeniedError": 403, "NotFoundError": 404}
+
+
+def _argv(launch: Launch) -> Sequence[str]:
+    # it reads no instructions of its own accord
+    page = "Read AGENTS.md first, which is your page of instructions.\n\n"
+    settings = {
+        "model.model_kwargs.api_base": launch.url if launch.wire == "anthropic" else launch.versioned_url,
+        "agent.step_limit": launch.turns,
+    }
+    return [
+        *("--yolo", "--exit-immediately", "-m", f"{_PROVIDERS[launch.wire]}/{launch.model}", "-c", "mini.yaml"),
+        *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+        *("-o", str(launch.agent_home / _LOG), "-t", page + launch.prompt),
+    ]
+
+
+def _environment(launch: Launch) -> Mapping[str, str]:
+    return {
+        "MSWEA_GLOBAL_CONFIG_DIR": str(launch.agent_home / "config"),
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_SILENT_STARTUP": "1",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+
+
+def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
+    """Read trajectories, one a line.
+
+    Raises:
+        ConfigurationError: a version whose log is not known wrote one.
+    """
+    transcript = Transcript()
+    session = transcript.session
+    for phase, record in records(text, phases, session):
+        info = mapping(record.get("info"))
+        check_version("mini-swe-agent", info.get("mini_version"), _KNOWN)
+        for message in objects(record.get("messages")):
+            _read_message(transcript, phase, message)
+        _read_end(session, phase, info, objects(record.get("messages")))
+    return transcript.close(surface_of)
+
+
+def _read_message(transcript: Transcript, phase: str, message: Mapping[str, Any]) -> None:
+    role, extra = message.get("role"), mapping(message.get("extra"))
+    if role == "assistant":
+        turn = transcript.session.finish_turn(phase)
+        time = mapping(extra.get("response")).get("created")
+        seconds = float(time) if isinstance(time, (int, float)) and not isinstance(time, bool) else None
+        transcript.session.add_tokens(mapping(extra.get("response")).get("usage"), _TOKENS)
+        transcript.say(turn, phase, text_of(message.get("content")), seconds)
+        for call in objects(message.get("tool_calls")):
+            function = mapping(call.get("function"))
+            given = _arguments(function.get("arguments"))
+            tool = str(function.get("name", ""))
+            transcript.call(str(call.get("id")), Call(turn, phase, tool, given, "", seconds))
+    elif role == "tool":
+        output = str(extra.get("raw_output") or extra.get("exception_info") or "")
+        transcript.result(str(message.get("tool_call_id")), output, extra.get("returncode") not in (0, None))
+    elif role not in ("system", "user", "exit"):
+        transcript.session.unknown_records += 1
+
+
+def _arguments(given: Any) -> Mapping[str, Any]:
+    try:
+        return mapping(json.loads(given))
+    except (ValueError, TypeError, RecursionError):
+        return {"input": given}
+
+
+def _read_end(session: Session, phase: str, info: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+    told = str(info.get("exit_status") or "")
+    if told in _ENDS:
+        session.end(phase, _ENDS[told])
+    elif told.endswith("Error"):
+        message = text_of(messages[-1].get("content")) if messages else ""
+        status = re.search(r"\b(?:error|status)\D{0,10}(\d{3})\b", message, re.IGNORECASE)
+        session.end(phase, "error", message or told, _STATUS.get(told, int(status[1]) if status else 0))
+    else:
+        session.end(phase, "")
+
+
+class MiniSweAgentHarness(AgentHarness):
+    """The agent ``mini-swe-agent``."""
+
+    agent = Agent(
+        name="mini-swe-agent",
+        wires=tuple(_PROVIDERS),
+        surfaces=SURFACES,
+        tools={"bash": "shell"},
+        seed=first_files("AGENTS.md", "skills"),
+        argv=_argv,
+        environment=_environment,
+        files=lambda _: {},
+        read=read_session,
+        log=("document", _LOG),
+        known=_KNOWN,
+    )
