@@ -275,7 +275,7 @@ class AgentHarness:
     def _shut_in(self) -> str:
         """Why the agent could not run in its sandbox, or reach a model there, in one sentence; empty when it could."""
         if self._url or not self.agent.own_providers or self._place.name == "none":
-            return self._place.preflight(self._program().argv)
+            return self._place.preflight(self._program().readable)
         return (
             f"harness {self.name} reaches one endpoint only from sandbox {self._place.name}: name it with "
             f"--proteus-endpoint=WIRE=URL, such as anthropic=https://api.anthropic.com, and the model without its "
@@ -428,7 +428,7 @@ class AgentHarness:
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
             writable=[spec.harness_root, launch.home.parent, launch.traces, *filter(Path.is_dir, [task])],
-            readable=self._program().argv,
+            readable=self._program().readable,
             endpoint=self._endpoint(spec.model)[1],
         )
 

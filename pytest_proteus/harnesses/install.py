@@ -87,11 +87,18 @@ class FoundAgent:
         argv: how its command line begins.
         version: its version; empty when it cannot be told.
         source: ``installed`` (in the data folder), ``given`` (an explicit path) or ``path`` (on ``PATH``).
+        folder: the environment that an agent in Python lies in, which has to be readable, too; empty for others.
     """
 
     argv: tuple[str, ...]
     version: str
     source: str
+    folder: str = ""
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Files and folders that have to be readable where it runs."""
+        return (self.folder,) if self.folder else self.argv
 
 
 def agents_folder() -> Path:
@@ -170,10 +177,11 @@ def find_agent(name: str, explicit: str | Path | None = None) -> FoundAgent:
         return _found(name, path, "given")
     for folder in _lookup_folders():
         if package.module:
-            python = folder / _agent_folder(name).name / "bin" / "python"
+            place = folder / _agent_folder(name).name
+            python = place / "bin" / "python"
             if python.is_file():
-                version = _version_in_environment(python.parent.parent, package.package)
-                return FoundAgent((str(python), "-m", package.module), version, "installed")
+                version = _version_in_environment(place, package.package)
+                return FoundAgent((str(python), "-m", package.module), version, "installed", str(place))
             continue
         modules = folder / _agent_folder(name).name / "node_modules"
         program = modules / package.entry.format(machine=_machine(), cpu=_CPUS.get(_machine(), ""))

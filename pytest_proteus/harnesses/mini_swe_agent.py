@@ -46,7 +46,15 @@ _TOKENS = {"prompt_tokens": "input", "completion_tokens": "output"}
 
 _ENDS = {"Submitted": "stop", "LimitsExceeded": "limit"}
 
-_STATUS = {"AuthenticationError": 401, "PermissionDeniedError": 403, "NotFoundError": 404}
+#: Errors of the endpoint, by litellm's names → their HTTP status where the name settles it.
+_ERRORS = {
+    "AuthenticationError": 401,
+    "PermissionDeniedError": 403,
+    "NotFoundError": 404,
+    **dict.fromkeys(("BadRequestError", "ContextWindowExceededError", "ContentPolicyViolationError"), 400),
+    **dict.fromkeys(("RateLimitError", "InternalServerError", "ServiceUnavailableError", "BadGatewayError"), 0),
+    **dict.fromkeys(("APIError", "APIConnectionError", "APIResponseValidationError", "Timeout"), 0),
+}
 
 
 def _argv(launch: Launch) -> Sequence[str]:
@@ -122,10 +130,10 @@ def _read_end(session: Session, phase: str, info: Mapping[str, Any], messages: S
     told = str(info.get("exit_status") or "")
     if told in _ENDS:
         session.end(phase, _ENDS[told])
-    elif told.endswith("Error"):
+    elif told in _ERRORS:
         message = text_of(messages[-1].get("content")) if messages else ""
         status = re.search(r"\b(?:error|status)\D{0,10}(\d{3})\b", message, re.IGNORECASE)
-        session.end(phase, "error", message or told, _STATUS.get(told, int(status[1]) if status else 0))
+        session.end(phase, "error", message or told, _ERRORS[told] or (int(status[1]) if status else 0))
     else:
         session.end(phase, "")
 

@@ -112,6 +112,12 @@ def test_a_trajectory_of_mini_swe_agent_tells_how_it_ended(name, reason, status)
     assert (session.last_phase, session.stop_reason, session.status) == ("act", reason, status)
 
 
+def test_a_model_that_does_not_keep_to_the_form_is_no_error_of_the_endpoint():
+    text = (DATA / "mini_swe_agent_err500.jsonl").read_text().replace("InternalServerError", "RepeatedFormatError")
+    session = MiniSweAgentHarness.agent.read(text, [("act", 0)], lambda path: None)
+    assert (session.last_phase, session.stop_reason, session.model_errors) == ("act", "", 0)
+
+
 def test_another_version_of_mini_swe_agent_is_refused():
     with pytest.raises(ConfigurationError, match=r"mini-swe-agent 3\.0\.0 wrote this log"):
         MiniSweAgentHarness.agent.read('{"info": {"mini_version": "3.0.0"}}', [], lambda path: None)
