@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import fcntl
+import functools
 import json
 import math
 import numbers
@@ -421,16 +422,34 @@ def read_trace(root: Path, episode: int) -> list[ActionEvent]:
         RecordError: no trace of that episode is stored.
     """
     path = private_record_dir(root) / ACTIONS
-    prefix = f'{{"episode": {episode},'.encode()
-    found = None
-    if path.exists():
+    line = b""
+    try:
         with path.open("rb") as stream:
-            for line in stream:
-                if line.startswith(prefix) and line.endswith(b"\n"):
-                    found = line
-    if found is None:
+            seen = os.fstat(stream.fileno())
+            places = _trace_places(os.fspath(path), seen.st_ino, seen.st_size, seen.st_mtime_ns)
+            start, end = places.get(episode, (0, 0))
+            stream.seek(start)
+            line = stream.read(end - start)
+    except FileNotFoundError:
+        pass
+    if not line:
         raise RecordError(f"no trace of episode {episode} is stored for {root}")
-    return [ActionEvent(**action) for action in json.loads(found)["actions"]]
+    return [ActionEvent(**action) for action in json.loads(line)["actions"]]
+
+
+@functools.lru_cache(maxsize=256)
+def _trace_places(path: str, inode: int, size: int, changed: int) -> dict[int, tuple[int, int]]:
+    """Episode → where its line begins and ends, of a file in this state; whole lines only, the last of an episode."""
+    places: dict[int, tuple[int, int]] = {}
+    start = 0
+    with Path(path).open("rb") as stream:
+        for line in stream:
+            end = start + len(line)
+            number = _EPISODE.match(line)
+            if number is not None and line.endswith(b"\n"):
+                places[int(number[1])] = (start, end)
+            start = end
+    return places
 
 
 # -------------------------------------------------------------------------------------------------- writers

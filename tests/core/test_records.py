@@ -293,3 +293,18 @@ def test_progress_lines_that_a_kill_swallowed_are_written_again(tmp_path: Path) 
         ("n", 1),
         ("n", 2),
     ]
+
+
+def test_a_trace_is_found_in_a_file_that_has_grown_or_was_cut(tmp_path: Path) -> None:
+    path = records.private_record_dir(tmp_path / "run") / "actions.jsonl"
+    path.parent.mkdir(parents=True)
+    lines = [json.dumps({"episode": n, "actions": [{"turn": 1, "phase": "act", "tool": f"t{n}"}]}) for n in (1, 2, 2)]
+    path.write_text(f"{lines[0]}\n{lines[1]}")
+    assert [event.tool for event in records.read_trace(tmp_path / "run", 1)] == ["t1"]
+    with pytest.raises(RecordError, match="no trace of episode 2"):
+        records.read_trace(tmp_path / "run", 2)
+    path.write_text("\n".join([*lines, ""]).replace("t2", "t3", 1))
+    assert [event.tool for event in records.read_trace(tmp_path / "run", 2)] == ["t2"]
+    path.write_text("")
+    with pytest.raises(RecordError, match="no trace of episode 1"):
+        records.read_trace(tmp_path / "run", 1)
