@@ -22,6 +22,7 @@ from pytest_proteus.core.errors import (
     PhaseTimeout,
     ProteusError,
     StorageError,
+    disk_error,
 )
 from pytest_proteus.core.evaluation import EvaluatorRunner, mean_score
 from pytest_proteus.core.goal import EvalResult, GoalContext
@@ -97,7 +98,7 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
             ``start`` is not where it stands; or ``episodes`` is no number; or two surfaces have one name.
         RecordError: the artifacts contradict each other, or are damaged.
         ApparatusError: the harness cannot be asked for its surfaces, or cannot be seeded.
-        StorageError: the artifacts cannot be written at all.
+        StorageError: the artifacts or the live trees cannot be written at all.
     """
     _check(cfg)
     resume = resume or start > 0
@@ -106,7 +107,7 @@ def run(cfg: RunConfig, start: int = 0, *, resume: bool = False) -> RunResult:
     try:
         transaction = _Run(cfg)
     except OSError as error:
-        raise StorageError(_cannot_write(cfg.root, error)) from error
+        raise StorageError(_cannot_write(cfg, error)) from error
     with transaction:
         return transaction.go(start)
 
@@ -129,9 +130,11 @@ def _asking(cfg: RunConfig, what: str) -> Iterator[None]:
     """What a harness raises outside of an episode is a failure of the apparatus that names the harness."""
     try:
         yield
-    except ProteusError:
-        raise
     except Exception as error:
+        if full := disk_error(error):
+            raise StorageError(_cannot_write(cfg, full)) from error
+        if isinstance(error, ProteusError):
+            raise
         reason = error if isinstance(error, OSError) else _failure(error).error
         raise ApparatusError(f"harness {cfg.adapter.name!r} cannot be {what}: {reason}") from error
 
@@ -145,9 +148,10 @@ def _refuse_existing(cfg: RunConfig) -> None:
         )
 
 
-def _cannot_write(root: Path, error: OSError) -> str:
-    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
-    return f"the artifacts of the run under {root} cannot be written{where}: {error.strerror or error}"
+def _cannot_write(cfg: RunConfig, error: OSError) -> str:
+    live = "" if cfg.live_root is None else f" or its live trees under {cfg.live_root}"
+    where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, (str, bytes)) else ""
+    return f"the artifacts of the run under {cfg.root}{live} cannot be written{where}: {error.strerror or error}"
 
 
 @dataclass(frozen=True)
@@ -222,17 +226,20 @@ class _Run:
         """Open or seed, then run what is missing."""
         try:
             self._open()
-        except OSError as error:
-            raise StorageError(_cannot_write(self.root, error)) from error
+        except (OSError, ProteusError) as error:
+            full = error if isinstance(error, OSError) else disk_error(error)
+            if full is None or isinstance(error, StorageError):
+                raise
+            raise StorageError(_cannot_write(self.cfg, full)) from error
         self._check_start(start)
         failure = None
         for step in (self._episodes, self._settle_artifacts):
             try:
                 failure = step() or failure
             except OSError as error:
-                failure = failure or _Failure("storage", _cannot_write(self.root, error))
+                failure = failure or _Failure("storage", _cannot_write(self.cfg, error))
             except ProteusError as error:
-                failure = failure or _Failure("apparatus", str(error))
+                failure = failure or self._failure(error)
         return RunResult(
             name=self.cfg.name,
             episodes_complete=len(self.records),
@@ -385,13 +392,18 @@ class _Run:
         try:
             outcome: object = self.adapter.run_episode(self._spec(number))
         except Exception as error:
-            return _failure(error)
+            return self._failure(error)
         if not isinstance(outcome, EpisodeResult):
             return _Failure("apparatus", f"run_episode returned {type(outcome).__name__}, not an EpisodeResult")
         if not outcome.ok:
             error_class = outcome.error_class if outcome.error_class in _STATES else "apparatus"
             return _Failure(error_class, str(plain(outcome.error)) or f"episode {number} did not complete")
         return outcome
+
+    def _failure(self, error: Exception) -> _Failure:
+        """What an exception means; a full disk is one wherever it shows: the episode can be run again with room."""
+        full = disk_error(error)
+        return _Failure("storage", _cannot_write(self.cfg, full)) if full else _failure(error)
 
     def _spec(self, number: int) -> EpisodeSpec:
         cfg, standing = self.cfg, self.standing
@@ -430,7 +442,9 @@ class _Run:
         try:
             trace: list[Any] = list(self.adapter.read_trace(self.live, number))
         except Exception as error:
-            reason = _failure(error)
+            reason = self._failure(error)
+            if reason.error_class == "storage":
+                return reason
             return _Failure("apparatus", f"the trace of episode {number} cannot be read: {reason.error}")
         for event in trace:
             if not isinstance(event, ActionEvent):
@@ -485,7 +499,7 @@ class _Run:
         try:
             problem = validate(self.harness)
         except Exception as error:
-            failure = _failure(error)
+            failure = self._failure(error)
             return _Failure(failure.error_class, f"validate_candidate of {self.adapter.name!r} failed: {failure.error}")
         finally:
             self.store.revert(scan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class ProteusError(Exception):
     """Base of every error that pytest-proteus raises on purpose."""
@@ -20,11 +22,20 @@ class ApparatusError(ProteusError):
 
 
 class StorageError(ApparatusError):
-    """The artifacts cannot be written: once there is room, or a right to write, the run goes on where it stands."""
+    """The run's files cannot be written: once there is room, or a right to write, the run goes on where it stands."""
 
 
 class PhaseTimeout(ProteusError):
     """A phase of the subject ran out of its wall-clock limit: the run ends as ``timeout`` and keeps what it has."""
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The error of a disk that is full, over quota or read-only among an exception and what it was raised from."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            return error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 #: How a run may end; see the ledger.

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_proteus.core.errors import StorageError
+from pytest_proteus.core.errors import RecordError, StorageError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, cell_path, read_cell
-from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.core.records import add_counters, read_records, write_json_atomic
 from pytest_proteus.sweep.execute import run_cell, score_cell
 from pytest_proteus.sweep.folder import SessionFolder
 from pytest_proteus.sweep.grid import Cell
@@ -36,15 +36,21 @@ CONTINUED = ("abort", "not_run")
 STORAGE = "storage"
 
 
-def _ended(record: CellRecord, state: str, error_class: str, kind: str | None, message: str) -> CellRecord:
+def _ended(out: Path, record: CellRecord, state: str, error_class: str, kind: str | None, message: str) -> CellRecord:
+    """The end of a cell whose run did not tell one: its artifacts say how far it came."""
+    with contextlib.suppress(OSError, RecordError):
+        complete = read_records(out / "runs" / record.run_id)
+        record.episodes_complete, record.counters = len(complete), {}
+        for episode in complete:
+            add_counters(record.counters, episode["counters"])
     record.state = state
     record.error = {"class": error_class, "type": kind, "message": message, "retryable": True}
     return record
 
 
-def _lost(record: CellRecord) -> CellRecord:
+def _lost(out: Path, record: CellRecord) -> CellRecord:
     told = "the process that ran this cell died; --proteus-retry=lost runs it again"
-    return _ended(record, "lost", "lost", None, told)
+    return _ended(out, record, "lost", "lost", None, told)
 
 
 def settle_lost(out: Path, session: str) -> None:
@@ -57,7 +63,7 @@ def settle_lost(out: Path, session: str) -> None:
             record = read_cell(out, path.stem)
             if mine and record is not None and record.state == RUNNING and record.session == session:
                 record.settled_by = session
-                write_json_atomic(path, _lost(record).to_json())
+                write_json_atomic(path, _lost(out, record).to_json())
 
 
 class Stopped(Exception):
@@ -198,7 +204,7 @@ class CellStore:
         run_id = self.plan.run_ids[cell]
         record = earlier or CellRecord(run_id, started_at=time.time(), measured=self._measurement)
         if record.state == RUNNING and record.session == self.folder.session:
-            return self._finish(_lost(record))
+            return self._finish(_lost(self.out, record))
         if earlier is None or earlier.state in ("errored", "lost", "skipped"):
             record.attempts += 1
         record.state, record.error, record.reason, record.settled_by = RUNNING, None, "", ""
@@ -208,12 +214,12 @@ class CellStore:
         try:
             record = run_cell(self.plan, cell, self.out, record, should_stop=self._should_stop)
         except KeyboardInterrupt:
-            self._finish(_ended(record, "abort", "abort", None, "interrupted"))
+            self._finish(_ended(self.out, record, "abort", "abort", None, "interrupted"))
             raise
         except (StorageError, OSError) as error:
-            record = _ended(record, "abort", STORAGE, None, str(error))
+            record = _ended(self.out, record, "abort", STORAGE, None, str(error))
         except BaseException as error:  # SystemExit, and what test libraries raise, end a cell and not the session
-            record = _ended(record, "errored", "apparatus", type(error).__name__, str(error))
+            record = _ended(self.out, record, "errored", "apparatus", type(error).__name__, str(error))
         if record.error and record.error["class"] == STORAGE:
             record.state = "abort"  # once there is room the next session continues it
         return self._finish(record)

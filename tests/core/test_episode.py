@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -14,6 +15,7 @@ from tiny_harness import STEPS, TinyHarness, config, everything, fail, fifo, fil
 from pytest_proteus.core import (
     Disposition,
     EpisodeResult,
+    EpisodeSpec,
     EvalResult,
     EvaluatorSpec,
     GoalConfig,
@@ -30,9 +32,10 @@ from pytest_proteus.core.episode import (
     pending_candidate_path,
     private_record_dir,
 )
-from pytest_proteus.core.errors import ApparatusError, ConfigurationError, RecordError
+from pytest_proteus.core.errors import ApparatusError, ConfigurationError, RecordError, StorageError
 from pytest_proteus.core.evaluators import structural_step, surface_units
 from pytest_proteus.core.records import completed_episodes_in, read_records, read_trace
+from pytest_proteus.core.snapshot.restore import Bin
 
 SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 5.0, 5: 6.0, 6: 5.5}
 
@@ -417,6 +420,53 @@ def test_a_full_disk_is_one_sentence_and_loses_no_complete_episode(
     assert complete == completed_episodes_in(tmp_path / "run") >= 1
     assert go(tmp_path / "run", episodes=3, resume=True).episodes_complete == 3
     assert subjects(tmp_path / "run") == ["episode 0", "episode 1", "episode 2", "episode 3"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_harness_that_finds_its_disk_full_is_an_error_of_storage(tmp_path: Path, number: int) -> None:
+    full = OSError(number, os.strerror(number), "somewhere")
+    wrapped = RuntimeError("the episode was not written down")
+    wrapped.__cause__ = full
+    for name, error in (("bare", full), ("wrapped", wrapped)):
+        root, live = tmp_path / name, tmp_path / f"live-{name}"
+        result = go(root, TinyHarness({2: throw(error)}), episodes=3, live_root=live)
+        assert (result.state, result.error_class, result.episodes_complete) == ("errored", "storage", 1)
+        assert os.strerror(number) in result.error
+        assert str(live) in result.error
+        assert go(root, episodes=3, resume=True, live_root=live).state == "complete"
+
+
+@pytest.mark.parametrize("moment", ["seed", "install_disposition"])
+def test_a_disk_that_is_full_before_the_first_episode_is_an_error_of_storage(tmp_path: Path, moment: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    harness = TinyHarness()
+    setattr(harness, moment, full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        go(tmp_path / "run", harness, episodes=1)
+    assert go(tmp_path / "run", episodes=1, resume=True).state == "complete"
+
+
+@pytest.mark.parametrize("moment", ["_put_back", "_settle_artifacts"])
+def test_a_work_tree_that_a_full_disk_keeps_from_being_removed_is_an_error_of_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def no_room(bin: object, *_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def step(spec: EpisodeSpec) -> EpisodeResult:
+        (spec.harness_root / "notes" / "more").mkdir()
+        (spec.harness_root / "notes" / "more" / "a").write_text("a")
+        monkeypatch.setattr(Bin, "fresh", no_room)
+        return EpisodeResult(spec.episode, moment == "_settle_artifacts", 1, "", {}, "abort")
+
+    live = tmp_path / "live"
+    result = go(tmp_path / "run", TinyHarness({2: step}), episodes=2, live_root=live)
+    monkeypatch.undo()
+    assert (result.error_class, result.episodes_complete) == ("storage", 2 if moment == "_settle_artifacts" else 1)
+    assert "No space left on device" in result.error
+    assert go(tmp_path / "run", episodes=2, resume=True, live_root=live).state == "complete"
 
 
 # -------------------------------------------------------------------------------------------------- going on

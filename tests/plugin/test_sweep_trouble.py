@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
+import tempfile
 
 import pytest
 
@@ -178,17 +180,18 @@ def test_it(run): pass
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A disk of one megabyte, or a skip where nobody may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
+def small_disk():
+    """A disk of one megabyte at a place where live trees may lie, or a skip where nobody may mount one."""
+    place = pathlib.Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
     )
     if mounted.returncode:
+        place.rmdir()
         pytest.skip("mounting a small disk is not allowed here")
     yield place
     subprocess.run(["umount", "-l", place], check=True)
+    place.rmdir()
 
 
 DISK = """
@@ -212,6 +215,87 @@ def test_a_full_disk_is_one_sentence_and_loses_no_complete_episode(suite, small_
     result = suite.run(f"--proteus-out={small_disk / 'out'}")
     assert result.ret == 0
     assert set(suite.states().values()) == {"complete"}
+
+
+def test_a_full_disk_under_the_live_trees_is_one_sentence_and_the_next_session_goes_on(suite, monkeypatch):
+    suite.write(
+        """
+import errno, os, pathlib
+import pytest
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+pytestmark = pytest.mark.sweep(episodes=3, harness=["test_it:Full"], seed=[0, 1])
+
+class Full(MinimalHarness):
+    name = "full"
+
+    def seed(self, harness_root, rng_seed=0):
+        self.fills(rng_seed == 1)
+        super().seed(harness_root, rng_seed)
+
+    def run_episode(self, spec):
+        self.fills(spec.episode == 3)
+        return super().run_episode(spec)
+
+    def fills(self, now):
+        if now and "FILLED" in os.environ:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+def test_completes(run): pass
+"""
+    )
+    monkeypatch.setenv("FILLED", "1")
+    result = suite.run()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*No space left on device; make room*run the same command again*"] * 2)
+    assert suite.states() == {"neutral-s0": "abort", "neutral-s1": "abort"}
+    assert {run["error"]["class"] for run in suite.sweep["runs"]} == {"storage"}
+    assert set(suite.attempts().values()) == {1}
+    monkeypatch.delenv("FILLED")
+    suite.run().assert_outcomes(passed=2)
+    assert set(suite.states().values()) == {"complete"}
+
+
+def test_a_small_disk_under_the_live_trees_alone_loses_no_complete_episode(suite, small_disk, monkeypatch):
+    suite.write(DISK)
+    (small_disk / "filler").write_bytes(b"x" * 900_000)
+    small_disk.chmod(0o777)
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    result = suite.run("--proteus-out=out")
+    assert "No space left on device" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()
+    assert set(suite.states().values()) <= {"abort", "complete"}
+    (small_disk / "filler").unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert suite.run("--proteus-out=out").ret == 0
+    assert set(suite.states().values()) == {"complete"}
+
+
+@pytest.mark.parametrize(
+    "ending", ["KeyboardInterrupt", "lambda: OSError(28, 'No space left on device')", "SystemExit"]
+)
+def test_a_cell_that_was_cut_short_says_how_many_of_its_episodes_are_complete(suite, ending):
+    suite.write(
+        f"""
+import pytest
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+pytestmark = pytest.mark.sweep(episodes=4, harness=["test_it:Cut"], seed=[0])
+
+class Cut(MinimalHarness):
+    name = "cut"
+    def read_trace(self, root, episode):
+        if episode == 3:
+            raise ({ending})()
+        return super().read_trace(root, episode)
+
+def test_completes(run): pass
+"""
+    )
+    suite.run("--proteus-out=out")
+    (cell,) = [json.loads(path.read_text()) for path in suite.folder.glob("out/*/cells/*.json")]
+    assert cell["episodes_complete"] == 2
+    assert cell["counters"]
 
 
 def test_a_disk_that_cannot_be_written_is_one_sentence(suite, small_disk):
