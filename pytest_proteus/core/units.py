@@ -252,6 +252,10 @@ class UnitTables:
         """Surface → table of a tree."""
         return self._apply(node, list(differences(self._node, node)), read or self._read)
 
+    def move_by(self, changes: Sequence[_Change]) -> dict[str, UnitTable]:
+        """Surface → table of the tree that changes lead to; for a history that is gone through by changes alone."""
+        return self._apply(self._node, changes, self._read)
+
     def _apply(self, node: Node, changes: Sequence[_Change], read: Read) -> dict[str, UnitTable]:
         self._node = node
         if changes:

@@ -44,8 +44,7 @@ def path_length_of_run(work_tree: Path, surfaces: Sequence[Surface]) -> dict[str
     reader = Reader(git_dir_of(work_tree))
     try:
         tables = UnitTables(surfaces, reader.read_blob)
-        states = (tables.move_to(reader.node_of(commit)) for _, commit in reader.checkpoints())
-        return _along(states, surfaces)
+        return _along(map(tables.move_by, reader.changes()), surfaces)
     finally:
         reader.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ from measure_oracles import cases
 
 from pytest_proteus.core import snapshot
 from pytest_proteus.core.adapter import Surface
-from pytest_proteus.core.snapshot import SnapshotStore
+from pytest_proteus.core.snapshot import Reader, SnapshotError, SnapshotStore
+from pytest_proteus.core.snapshot.objects import parse_tree
+from pytest_proteus.core.units import UnitTables
 from pytest_proteus.measure import distance
 
 SURFACES = [Surface("notes", "notes"), Surface("tools", "tools", "top_level_def")]
@@ -91,3 +95,35 @@ def test_deltas_agree_with_those_made_by_hand(inputs, expected):
     found = distance.delta(inputs["a"], inputs["b"], "notes")
     for name in ("added", "dropped", "revised", "unchanged", "distance", "churn"):
         assert getattr(found, name) == (None if expected[name] is None else pytest.approx(expected[name], abs=1e-12))
+
+
+def test_the_path_by_changes_is_the_path_by_trees(tmp_path: Path) -> None:
+    surfaces = [*SURFACES, Surface("folders", ".", "directory"), Surface("one", "notes/a")]
+    states: list[dict[str, str]] = [
+        {"notes/a": "1", "tools/t.py": "def f(): pass\n"},
+        {"notes/a": "1", "notes/b/c": "", "notes/b/d/e": "1", "tools/t.py": "def f(): pass\n"},
+        {"notes/a/x": "1", "notes/b/c": "1", "notes/b/d/e": "1", "tools/t.txt": ""},
+        {"notes/a/x": "1", "notes/b": "a file where a folder was", "tools/t.txt": "1"},
+        {},
+        {"notes/a": "2", "other/t": "1"},
+    ]
+    work, git_dir = tmp_path / "harness", tmp_path / ".snapshot.git"
+    work.mkdir()
+    with contextlib.closing(SnapshotStore.create_or_open(work, git_dir)) as store:
+        for episode, state in enumerate(states):
+            shutil.rmtree(work)
+            work.mkdir()
+            for path, text in state.items():
+                write(work, path, text)
+            store.publish(store.prepare(store.scan(), episode, label="x"))
+    reader = Reader(git_dir)
+    by_tree, by_changes = UnitTables(surfaces, reader.read_blob), UnitTables(surfaces, reader.read_blob)
+    found = list(reader.changes())
+    for (_, commit), changes in zip(reader.checkpoints(), found, strict=True):
+        assert by_changes.move_by(changes) == by_tree.move_to(reader.node_of(commit))
+    assert [len(changes) for changes in found] == [2, 2, 5, 4, 3, 2]
+
+
+def test_a_damaged_tree_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="damaged"):
+        parse_tree(b"100644 a\0" + b"x" * 20 + b"100644 b\0short")

@@ -6,6 +6,8 @@ Pure functions. Nothing here touches a disk or knows where an object is kept.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +68,8 @@ def object_id(kind: bytes, data: bytes) -> bytes:
     return hashlib.sha1(b"%s %d\0" % (kind, len(data)) + data, usedforsecurity=False).digest()
 
 
-EMPTY_TREE = object_id(b"tree", b"")
+_ROW = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
+EMPTY_TREE, EMPTY_BLOB = object_id(b"tree", b""), object_id(b"blob", b"")
 EMPTY = Node({}, {}, EMPTY_TREE)
 
 
@@ -89,14 +92,16 @@ def tree_data(names: list[bytes], rows: list[bytes], dirs: Mapping[bytes, Node])
     return b"".join(rows)
 
 
-def parse_tree(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """(mode, name, id) of each row of a tree object."""
-    at = 0
-    while at < len(data):
-        space = data.index(b" ", at)
-        zero = data.index(b"\0", space)
-        yield int(data[at:space], 8), data[space + 1 : zero], data[zero + 1 : zero + 21]
-        at = zero + 21
+def parse_tree(data: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    """(mode as it is written, name, id) of each row of a tree object.
+
+    Raises:
+        SnapshotError: this is no tree object.
+    """
+    rows: list[tuple[bytes, bytes, bytes]] = _ROW.findall(data)
+    if sum(map(len, itertools.chain.from_iterable(rows))) + 2 * len(rows) != len(data):
+        raise SnapshotError("a tree object is damaged")
+    return rows
 
 
 def commit_data(tree: bytes, parents: list[bytes], episode: int, message: str) -> bytes:
@@ -181,19 +186,26 @@ def differences(old: Node, new: Node) -> Iterator[tuple[bytes, Entry | None, Ent
 
 
 def load_node(
-    oid: bytes, read: Callable[[bytes], bytes], size_of: Callable[[bytes], int], cache: dict[bytes, Node]
+    oid: bytes,
+    read: Callable[[bytes], bytes],
+    size_of: Callable[[bytes], int],
+    cache: dict[bytes, Node],
+    entries: dict[tuple[bytes, bytes], Entry],
 ) -> Node:
-    """The node of a stored tree; ``cache`` shares folders between trees."""
+    """The node of a stored tree; ``cache`` shares folders between trees, ``entries`` files."""
     known = cache.get(oid)
     if known is not None:
         return known
     files: dict[bytes, Entry] = {}
     dirs: dict[bytes, Node] = {}
     for mode, name, child in parse_tree(read(oid)):
-        if stat.S_ISDIR(mode):
-            dirs[name] = load_node(child, read, size_of, cache)
+        entry = entries.get((mode, child))
+        if entry is not None:
+            files[name] = entry
+        elif stat.S_ISDIR(int(mode, 8)):
+            dirs[name] = load_node(child, read, size_of, cache, entries)
         else:
-            files[name] = Entry(mode, child, size_of(child))
+            files[name] = entries[mode, child] = Entry(int(mode, 8), child, size_of(child))
     node = cache[oid] = Node(files, dirs, oid)
     return node
 

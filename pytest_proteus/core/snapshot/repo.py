@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.snapshot import pack
 from pytest_proteus.core.snapshot.catfile import CatFile
-from pytest_proteus.core.snapshot.objects import Commit, Node, SnapshotError, load_node, parse_commit
+from pytest_proteus.core.snapshot.objects import Commit, Entry, Node, SnapshotError, load_node, parse_commit
 
 BRANCH = b"refs/heads/main"
 FAILED = b"refs/failed/"
@@ -111,6 +111,7 @@ class Repository:
         self._where: dict[bytes, tuple[bytes, int]] | None = None
         self._loaded: set[bytes] = set()
         self._data: dict[bytes, bytes | mmap.mmap] = {}
+        self._entries: dict[tuple[bytes, bytes], Entry] = {}
         self._git: CatFile | None = None
 
     # -- making and repairing ------------------------------------------------------------------------------------
@@ -371,7 +372,7 @@ class Repository:
 
     def node(self, tree: bytes, cache: dict[bytes, Node]) -> Node:
         """A stored tree as a node."""
-        return load_node(tree, self.read, self.size, cache)
+        return load_node(tree, self.read, self.size, cache, self._entries)
 
     # -- episodes ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from pytest_proteus.core.snapshot import names, pack
 from pytest_proteus.core.snapshot.flush import flush
 from pytest_proteus.core.snapshot.objects import (
     EMPTY,
+    EMPTY_BLOB,
     EMPTY_TREE,
+    FOLDER,
     Commit,
     Entry,
     Node,
@@ -27,6 +29,7 @@ from pytest_proteus.core.snapshot.objects import (
     differences,
     empty_folders,
     object_id,
+    parse_tree,
     walk,
     with_empty_folders,
 )
@@ -35,6 +38,24 @@ from pytest_proteus.core.snapshot.restore import Bin, Writer, make_plain, materi
 from pytest_proteus.core.snapshot.scan import Limits, Scan, Scanner, reader
 
 _EMPTY_FOLDER = "empty folder: "
+
+#: A path, what was there, what is there.
+Change = tuple[bytes, "Entry | None", "Entry | None"]
+
+_Rows = frozenset[tuple[bytes, bytes, bytes]]
+_NO_ROWS: _Rows = frozenset()
+_NOTHING: tuple[Entry | None, bytes] = (None, EMPTY_TREE)
+
+
+def _by_name(rows: _Rows) -> dict[bytes, tuple[Entry | None, bytes]]:
+    """Name → the file or link of that name and the empty tree, or no file and the id of the tree."""
+    found: dict[bytes, tuple[Entry | None, bytes]] = {}
+    for written, name, oid in rows:
+        mode = int(written, 8)
+        found[name] = (None, oid) if mode == FOLDER else (Entry(mode, oid, int(oid != EMPTY_BLOB)), EMPTY_TREE)
+    return found
+
+
 #: From this number of packs on, closing a store makes one of them.
 MANY_PACKS = 50
 
@@ -99,6 +120,33 @@ class Reader:
         node = self.repo.node(commit.tree, self._nodes)
         hollow = [line[len(_EMPTY_FOLDER) :] for line in commit.body.splitlines() if line.startswith(_EMPTY_FOLDER)]
         return with_empty_folders(node, [json.loads(name).encode() for name in hollow])
+
+    def changes(self) -> Iterator[list[Change]]:
+        """What differs in each checkpoint from the one before it, in the first one from nothing at all.
+
+        (path, old entry, new entry) of files and links. For speed entries have no sizes but 0 for empty files and 1 for
+        others, and only those rows of trees are looked at that differ.
+        """
+        before, read = EMPTY_TREE, {b"": _NO_ROWS}
+        for _, sha in self.checkpoints():
+            after, found = self._commit(sha).tree, []
+            todo = [(b"", before, after)]
+            while todo:
+                prefix, old, new = todo.pop()
+                if old == new:
+                    continue
+                old_rows = read.pop(prefix, _NO_ROWS)
+                new_rows = frozenset(parse_tree(self.repo.read(new)))
+                if new != EMPTY_TREE:
+                    read[prefix] = new_rows
+                was, now = _by_name(old_rows - new_rows), _by_name(new_rows - old_rows)
+                for name in (*now, *(was.keys() - now.keys())):
+                    (old_file, old_tree), (new_file, new_tree) = was.get(name, _NOTHING), now.get(name, _NOTHING)
+                    todo.append((prefix + name + b"/", old_tree, new_tree))
+                    if old_file != new_file:
+                        found.append((prefix + name, old_file, new_file))
+            before = after
+            yield found
 
     def read_blob(self, oid: bytes) -> bytes:
         """Content of a stored object."""
