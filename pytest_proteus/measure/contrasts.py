@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -16,8 +15,6 @@ from typing import Any, Protocol
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
-from pytest_proteus.measure.power import pairs_needed
-from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin"]
 
@@ -38,9 +35,6 @@ class Contrast(Comparison):
         arm: the arm that is judged.
         against: the arm, or the baseline, that it is held against.
         missing: why values are missing, each reason once.
-
-    ``n_needed`` of an undecided one is never what there is already: where the pairs that would do if nothing had
-    changed were not enough, it is the pairs that tell the effect that was seen from the margin.
     """
 
     metric: str
@@ -124,15 +118,4 @@ def contrast(
         alpha=alpha,
     )
     kept: dict[str, Any] = {item.name: getattr(made, item.name) for item in fields(Comparison)}
-    kept["n_needed"] = _needed(made)
     return Contrast(**kept, metric=metric.name, arm=arm, against=against, missing=tuple(missing))
-
-
-def _needed(made: Comparison) -> int | Unavailable:
-    """Pairs that decide it: if nothing changed, or, where so many were not enough, if the effect is what it was."""
-    slacks = [pair.slack for pair in made.pairs if pair.slack is not None]
-    few = isinstance(made.n_needed, int) and made.n_needed > made.n
-    if made.verdict != "undecided" or few or len(slacks) < 2 or len(slacks) != made.n:
-        return made.n_needed
-    spread, away = statistics.stdev(slacks), statistics.fmean(slacks)
-    return max(made.n + 1, pairs_needed(spread, away, alpha=made.alpha)) if spread > 0 and away else made.n_needed

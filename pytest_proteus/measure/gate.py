@@ -64,8 +64,9 @@ class Comparison(Result):
         p_min: the smallest ``p_pass`` that so many pairs can give.
         mde: how far the true effect has to be from the margin to be told from it with power 0.8, in units of
             ``effect``; for ``betting`` that of differences that do not vary.
-        n_needed: pairs with which a verdict has power 0.8: for a margin that is allowed if nothing changed, else if the
-            effect is what it was here. For ``betting`` the pairs that decide it if further ones are like these.
+        n_needed: pairs with which a verdict has power 0.8: for a margin that is allowed if nothing changed, and where
+            so many pairs were not enough, or a gain is asked for, if the effect is what it was here. For ``betting``
+            the pairs that decide it if further ones are like these.
         rare_event_bound: a failure more frequent than this would have been seen among n pairs with probability
             1 - alpha; rarer ones no method sees.
         n: pairs (clusters of pairs) that count as independent; without pairs, values of the smaller side.
@@ -320,6 +321,7 @@ class _Answer:
                 f"no outcome of n = {sample.n} could give a p of {ask.alpha:g} or less; the smallest is {smallest:.4g}"
             )
             return self._undecided("p_min_above_alpha", said)
+        self._found["n_needed"] = self._more_needed()
         return self._undecided("straddles")
 
     def _held(self, verdict: str) -> Comparison:
@@ -363,12 +365,30 @@ class _Answer:
         stderr, sides = sample.stderr(), len(ask.claims)
         away = self._distance()
         fewest = math.ceil(-math.log2(ask.alpha)) if method == "sign-flip" else 2
-        never = Unavailable("straddles", "the effect is the margin itself, which no number of runs tells from it")
         spread = stderr * math.sqrt(sample.n)
         return {
             "mde": abs(self._back(detectable(stderr, 1, alpha=ask.alpha, claims=sides))),
-            "n_needed": max(fewest, pairs_needed(spread, away, alpha=ask.alpha, claims=sides)) if away else never,
+            "n_needed": max(fewest, pairs_needed(spread, away, alpha=ask.alpha, claims=sides))
+            if away
+            else self._never(),
         }
+
+    def _more_needed(self) -> int | Unavailable:
+        """``n_needed`` of what so many pairs left undecided: where no change needs no more, by the effect as it was."""
+        sample, ask = self._sample, self._question
+        planned: int | Unavailable = self._found["n_needed"]
+        if isinstance(planned, Unavailable) or planned > sample.n:
+            return planned
+        baseline, candidate = (statistics.fmean(side) for side in (sample.baseline, sample.candidate))
+        away = min(abs(ask.slack(claim, baseline, candidate)) for claim in ask.claims)
+        if away <= ROUNDING * self._given.magnitude:
+            return self._never()
+        spread = sample.stderr() * math.sqrt(sample.n)
+        return max(sample.n + 1, pairs_needed(spread, away, alpha=ask.alpha, claims=len(ask.claims)))
+
+    def _never(self) -> Unavailable:
+        said = "the effect is the margin itself, which no number of runs tells from it"
+        return Unavailable("straddles", said, self._sample.n)
 
     def _distance(self) -> float:
         """From the margin to no change, or to the effect that was seen where no change is no pass."""

@@ -215,6 +215,14 @@ def test_without_pairs_the_missing_of_either_side_are_filled_in_too():
     assert compare(baseline, many, direction="higher", margin=0.1).reason == "missing_fraction"
 
 
+def test_where_enough_pairs_left_it_undecided_more_are_needed_than_there_are():
+    found = gated([-0.04, -0.05, -0.03, -0.06, -0.045, -0.055, -0.05])
+    assert found.verdict == "undecided"
+    assert found.n_needed > found.n
+    on_the_margin = gated([-0.06, -0.04, -0.07, -0.03, -0.08, -0.02], margin=0.05)
+    assert on_the_margin.n_needed.reason == "straddles"
+
+
 # -- margins, directions, kinds, scales --------------------------------------------------------------------------------
 
 

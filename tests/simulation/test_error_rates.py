@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import error_rates
 import pytest
-from error_rates import ALPHA, FAMILIES, SEPARATIONS, SIZES, most, separations, stopped, verdicts
+from error_rates import ALPHA, BEYOND, FAMILIES, SEPARATIONS, SIZES, most, separations, stopped, verdicts
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TRUE = [(family, assume) for family in FAMILIES for assume in family.assumptions if assume in family.holds]
@@ -74,6 +74,6 @@ def test_of_twenty_gates_at_their_margin_one_fails_with_probability_alpha_at_mos
     assert raw > held + ALPHA
 
 
-@pytest.mark.parametrize("arms", SEPARATIONS.values(), ids=SEPARATIONS)
-def test_arms_of_one_policy_are_told_apart_with_probability_alpha_at_most(arms):
-    assert separations(*arms, 50)[0] <= most(50)
+@pytest.mark.parametrize("name", [name for name in SEPARATIONS if name != BEYOND])
+def test_arms_of_one_policy_are_told_apart_with_probability_alpha_at_most(name):
+    assert separations(SEPARATIONS[name], 50)[0] <= most(50)
