@@ -19,6 +19,7 @@ from pytest_proteus.core.adapter import PHASES, Surface
 from pytest_proteus.core.budget import TurnBudget
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
+from pytest_proteus.core.records import plain
 
 #: The axes of a cell's identity, in the order of node ids; declared further ones follow.
 AXES = ("harness", "arm", "seed", "model", "task")
@@ -270,11 +271,16 @@ class Attached:
 
 
 def resolve_evaluator(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> EvaluatorSpec:
-    """The evaluator that a marker names, for harnesses with ``surfaces``.
+    """The evaluator that a marker names, for harnesses with ``surfaces``, under the name that records have it by.
 
     Raises:
         ConfigurationError: an unknown form or surface; names the place and the nearest valid spelling.
     """
+    spec = _resolved(mark, surfaces)
+    return replace(spec, name=plain(spec.name))
+
+
+def _resolved(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> EvaluatorSpec:
     from pytest_proteus.core.evaluators import is_built_in, parse_evaluator
 
     options = {key: value for key, value in mark.options.items() if key != "checks"}

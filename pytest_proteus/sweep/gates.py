@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.records import plain
 from pytest_proteus.sweep.declare import THRESHOLDS, Threshold
 from pytest_proteus.sweep.run import Run
 
@@ -225,7 +226,7 @@ class Gates:
 
     def __call__(
         self,
-        name: str,
+        name: object,
         value: Any,
         *,
         at_least: float | None = None,
@@ -238,7 +239,7 @@ class Gates:
         """Hold a number against a bound; the verdict is recorded at once, and a test fails after its body.
 
         Args:
-            name: name of the gate, in the report and in the message.
+            name: name of the gate, in the report and in the message; anything that ``str`` makes a text of.
             value: a finite number, an estimate or a contrast. Anything else makes the gate ``unavailable``, which
                 fails.
             at_least, at_most, above, below, equals: the bound; give one, or a lower and an upper one. A contrast needs
@@ -251,6 +252,7 @@ class Gates:
         Raises:
             ConfigurationError: no bound, or one that is no finite number.
         """
+        name = _text(name)
         given = {"at_least": at_least, "at_most": at_most, "above": above, "below": below, "equals": equals}
         bounds = [Threshold(op, _bound(name, op, bound)) for op, bound in given.items() if bound is not None]
         if not bounds and is_contrast(value):
@@ -287,6 +289,7 @@ class Gates:
         return verdict
 
     def _once(self, name: str, op: str) -> str:
+        name = _text(name)
         twins = self._told.count((name, op))
         self._told.append((name, op))
         return f"{name}#{twins + 1}" if twins else name
@@ -294,7 +297,7 @@ class Gates:
     def _enter(self, verdict: Verdict, **told: Any) -> None:
         entry = {**gate_entry(verdict), "nodeid": self.nodeid, "sweep": self.sweep, "arm": self.arm, **told}
         self.verdicts.append(verdict)
-        self.write({**entry, "attempt": self.attempt})
+        self.write(plain({**entry, "attempt": self.attempt}))
 
     def thresholds(self, run: Run, wanted: Mapping[str, Sequence[Threshold]], *, blocking: bool) -> None:
         """Hold a run's scores against the thresholds of its evaluators (name → bounds)."""
@@ -322,6 +325,11 @@ class Gates:
         """One line for each blocking verdict that is no pass; ``undecided`` says whether those that are count."""
         counted = [item for item in self.verdicts if item.blocking and not item]
         return [str(item) for item in counted if undecided or item.verdict != "undecided"]
+
+
+def _text(name: object) -> str:
+    """A name as reports can hold it: lone surrogates escaped."""
+    return str(plain(str(name)))
 
 
 def _bound(name: str, op: str, bound: Any) -> float:

@@ -16,7 +16,7 @@ from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec
 from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
-from pytest_proteus.core.records import read_records, read_rescores, read_trace, with_versions
+from pytest_proteus.core.records import plain, read_records, read_rescores, read_trace, with_versions
 from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
 from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.sweep.declare import AXES, nearest
@@ -91,9 +91,9 @@ class Run:
         return scores[-1] if scores else None
 
     def _evaluator(self, name: str) -> str:
-        plain = name.partition("@")[0]
+        escaped = plain(name)
         for known in self.evaluators:
-            if known in (name, plain):
+            if known in (escaped, escaped.partition("@")[0]):
                 return known
         raise LookupError(
             f"no evaluator is called {name!r}; {nearest(name, [*self.evaluators] or ['(none is attached)'])}"

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,6 +309,18 @@ class SweepSession:
                 scope.node.ihook.pytest_proteus_run_finished(config=self.config, run=run)
         return records
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
+        """Escape lone surrogates in what a test fails or is skipped with."""
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, (pytest.fail.Exception, pytest.skip.Exception)) and error.msg:
+            error.msg = plain(str(error.msg))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
+        """Escape them wherever a report of a worker has them: pytest-xdist cannot send any, and the session ends."""
+        return _escaped((yield))
+
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Note which test is being run."""
         self._current = item
@@ -584,6 +596,15 @@ class SweepSession:
         else:
             terminal.ensure_newline()
             terminal.write_line(text)
+
+
+def _escaped(value: Any) -> Any:
+    """Plain data with the lone surrogates of its texts escaped."""
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_escaped, value))
+    return plain(value) if type(value) is str else value
 
 
 def _needed(scope: Scope, items: Sequence[pytest.Item]) -> Sequence[Cell]:

@@ -138,6 +138,68 @@ def test_numpy(gate):
     assert json.dumps(suite.report, allow_nan=False)
 
 
+def test_a_gate_may_be_named_by_anything_that_has_a_text(suite):
+    suite.write(
+        """
+import pathlib
+
+def test_it(gate):
+    assert gate(pathlib.Path("z"), 1, at_least=0).name == "z"
+    gate(3, 1, at_least=0)
+    gate("3", 1, at_least=0)
+    gate(None, 1, at_least=0)
+"""
+    )
+    suite.run().assert_outcomes(passed=1)
+    assert [gate["name"] for gate in suite.proteus["gates"]] == ["3", "3#2", "None", "z"]
+
+
+def test_texts_that_are_no_unicode_are_escaped_in_reports_and_end_no_session(suite):
+    suite.write(
+        r"""
+import pytest
+from pytest_proteus import NEUTRAL, Arm, EvalResult, statistic
+from pytest_proteus.harnesses.minimal import MinimalHarness
+from pytest_proteus.measure.unavailable import Unavailable
+
+class Skips(MinimalHarness):
+    def preflight(self): return "skip \udc81"
+
+class Fails(MinimalHarness):
+    def run_episode(self, spec): raise RuntimeError("fail \udc82")
+
+def measured(trace, ctx): return EvalResult("x", 1.0, detail="detail \udc83")
+
+pytestmark = [
+    pytest.mark.sweep(
+        episodes=1,
+        seed=[0],
+        harness=["minimal", "test_it:Skips", "test_it:Fails"],
+        arm=[Arm("arm \udc84", disposition=NEUTRAL)],
+    ),
+    pytest.mark.evaluator(measured, name="evaluator \udc85", at_least=5),
+]
+
+@statistic(direction="higher", scale="scale \udc86")
+def mine(sweep): return Unavailable("because \udc87")
+
+@pytest.mark.gate("mine", at_least=1)
+def test_statistic(mine): pass
+def test_run(run): assert run.last("evaluator \udc85") == 1
+def test_gate(gate): gate("name \udc80", 1, at_least=2)
+def test_reason(gate): gate("reason", Unavailable("gone \udc88"), at_least=1)
+def test_no_such_arm(contrast): contrast("tool-calls", arm="nix", against="neutral", margin=1)
+"""
+    )
+    result = suite.run("-n2", "-rs")
+    result.assert_outcomes(failed=5, skipped=1, errors=1)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    shown = result.stdout.str()
+    for text in ("name", "skip", "fail", "arm", "evaluator", "because", "gone"):
+        assert f"{text} \\udc8" in shown, text
+    assert str(suite.report).encode()
+
+
 def test_all_failing_gates_of_a_test_are_told_together(suite):
     suite.write(
         "def test_it(gate):\n    gate('a', 1, at_least=2)\n    gate('b', 5, below=3)\n    gate('c', 1, equals=1)\n"
