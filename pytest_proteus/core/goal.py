@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -131,13 +132,20 @@ def checked_result(name: str, value: Any) -> EvalResult:
 
 
 def call_evaluator(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
-    """Run one evaluator in this process; whatever it raises but KeyboardInterrupt becomes an error result."""
+    """Run one evaluator in this process; whatever it raises but KeyboardInterrupt becomes an error result.
+
+    A copy of the process that the evaluator forked ends here: nobody asked it, and what follows is not its to do.
+    """
+    asked = os.getpid()
     try:
         return checked_result(spec.name, spec.run(trace, ctx))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also ``sys.exit`` and a test library's outcome
         return error_result(spec.name, _described(error))
+    finally:
+        if os.getpid() != asked:
+            os._exit(0)
 
 
 def _described(error: BaseException) -> str:

@@ -124,6 +124,27 @@ def test_an_evaluator_that_takes_for_ever_is_killed_with_what_it_started(
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def returns(trace: Any, ctx: Any) -> EvalResult:
+    return EvalResult("x", 99.0)
+
+
+@pytest.mark.parametrize("timeout", [None, LONG])
+@pytest.mark.parametrize("copy", [returns, raises(ValueError("no")), lambda t, c: sys.exit(7)])
+def test_only_the_process_that_was_asked_answers(
+    evaluate: Callable[..., list[EvalResult]], copy: Any, timeout: float | None
+) -> None:
+    def forks(trace: Any, ctx: Any) -> Any:
+        child = os.fork()
+        if child == 0:
+            return copy(trace, ctx)
+        _, status = os.waitpid(child, 0)
+        return EvalResult("x", float(os.waitstatus_to_exitcode(status)))
+
+    first, other = evaluate(EvaluatorSpec("a", forks, timeout=timeout), EvaluatorSpec("c", fine, timeout=timeout))
+    assert (first.score, first.error) == (0.0, False)
+    assert other.score == 1.5
+
+
 def test_one_process_serves_a_whole_run(evaluate: Callable[..., list[EvalResult]]) -> None:
     def pid(trace: Any, ctx: Any) -> EvalResult:
         return EvalResult("x", float(os.getpid()))
