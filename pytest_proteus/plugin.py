@@ -385,6 +385,16 @@ def pytest_configure_node(node: Any) -> None:
     node.sendcommand = send_if_alive
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """A worker that has run its last test helps the others."""
+    result = yield
+    active = _active(session.config)
+    if active is not None and active.identity.is_worker:
+        active.help_others(session.items)
+    return result
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """A worker has planned: raise what it found wrong, begin to show progress."""

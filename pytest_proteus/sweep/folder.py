@@ -89,7 +89,7 @@ class SessionFolder:
             ConfigurationError: it cannot be made.
         """
         try:
-            for name in ("sweeps", "gates", "slots"):
+            for name in ("sweeps", "gates", "wanted"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
             hold(self.path, self.session)
         except OSError as error:
@@ -111,6 +111,25 @@ class SessionFolder:
     def stopped(self) -> bool:
         """Whether somebody asked to stop."""
         return (self.path / "stop").exists()
+
+    def want_whole(self, sweep: str) -> None:
+        """Say that a test waits for every cell of a sweep."""
+        with contextlib.suppress(OSError):  # then nobody helps it
+            (self.path / "wanted" / sweep).touch()
+
+    def is_wanted_whole(self, sweep: str) -> bool:
+        """Whether a test waits, or waited, for every cell of a sweep."""
+        return (self.path / "wanted" / sweep).exists()
+
+    @property
+    def needs_help(self) -> bool:
+        """Whether a test that needs a whole sweep is to come, or running."""
+        return (self.path / "helping").exists() and os.access(self.path, os.W_OK)
+
+    def ask_for_help(self, needed: bool) -> None:
+        """Say whether one is: as long as it is, a worker that has no test left stays."""
+        with contextlib.suppress(OSError):
+            (self.path / "helping").touch() if needed else (self.path / "helping").unlink()
 
     def close(self) -> None:
         """Remove the session's folder, and those that killed sessions left."""

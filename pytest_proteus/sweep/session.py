@@ -34,7 +34,7 @@ from pytest_proteus.sweep.plan import plan_entry, plan_lines
 from pytest_proteus.sweep.progress import Progress, Watched
 from pytest_proteus.sweep.run import Run, Sweep, make_run
 from pytest_proteus.sweep.scopes import CELL, GATES, SCOPE, WANTED, Scope, Scopes
-from pytest_proteus.sweep.store import CONTINUED, STORAGE, CellStore, Stopped, settle_lost
+from pytest_proteus.sweep.store import CONTINUED, POLL, STORAGE, CellStore, Stopped, settle_lost
 
 if TYPE_CHECKING:
     from pytest_proteus.measure.statistic import Statistic
@@ -75,6 +75,7 @@ class SweepSession:
         self._current: pytest.Item | None = None
         self._expected: set[str] = set()
         self._reported: set[str] = set()
+        self._whole: set[str] = set()
         self._left_out: set[str] = set()
         self._opened = False
         self._held: list[Path] = []
@@ -183,7 +184,6 @@ class SweepSession:
             plan,
             found.out,
             self.folder,
-            workers=self.identity.workers,
             retry=options.retry(self.config),
             no_run=options.flag(self.config, "no-run"),
             tick=self._tick,
@@ -197,10 +197,11 @@ class SweepSession:
             if scope is None or scope.plan is None:
                 continue
             plan = scope.plan
-            whole = "sweep" in item.stash[WANTED]
+            whole = _is_whole(item)
             cells = plan.cells if whole else [item.stash[CELL]]
             nodes[item.nodeid] = {
                 "sweep": plan.name,
+                "whole": whole,
                 "runs": [plan.run_ids[cell] for cell in cells],
                 "group": f"{plan.name}/{plan.run_ids[item.stash[CELL]]}" if CELL in item.stash else None,
             }
@@ -258,6 +259,7 @@ class SweepSession:
         scope = self.scopes.by_key[key]
         if scope.whole is None:
             plan = scope.planned()
+            self.folder.want_whole(plan.name)
             scope.whole = Sweep(plan, scope.cells().out, self._demand(scope, plan.cells))
         return scope.whole
 
@@ -302,11 +304,7 @@ class SweepSession:
             raise pytest.fail.Exception(told, pytrace=False) from None
         except (RecordError, ConfigurationError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        for cell, record in zip(cells, records, strict=True):
-            if record.run_id in store.begun_here:
-                store.begun_here.discard(record.run_id)
-                run = make_run(scope.planned(), cell, store.out, record)
-                scope.node.ihook.pytest_proteus_run_finished(config=self.config, run=run)
+        self._tell_finished(scope)
         return records
 
     @pytest.hookimpl(tryfirst=True)
@@ -320,6 +318,27 @@ class SweepSession:
     def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
         """Escape them wherever a report of a worker has them: pytest-xdist cannot send any, and the session ends."""
         return _escaped((yield))
+
+    def _tell_finished(self, scope: Scope) -> None:
+        plan, store = scope.planned(), scope.cells()
+        while store.begun_here:
+            cell = store.begun_here.pop(0)
+            run = make_run(plan, cell, store.out, store.standing(cell))
+            scope.node.ihook.pytest_proteus_run_finished(config=self.config, run=run)
+
+    def help_others(self, items: Sequence[pytest.Item]) -> None:
+        """In a worker with no test left: run the cells that a test of another worker waits for."""
+        whole = {id(item.stash[SCOPE]): item.stash[SCOPE] for item in items if _is_whole(item)}
+        scopes = [scope for scope in whole.values() if scope.store is not None]
+        while scopes and self.folder.needs_help and not self.folder.stopped:
+            for scope in [scope for scope in scopes if self.folder.is_wanted_whole(scope.declaration.name)]:
+                try:
+                    if scope.cells().settle_free(scope.planned().in_order()):
+                        scopes.remove(scope)
+                except (Stopped, OSError, RecordError, ConfigurationError):  # who needs the cells says what is wrong
+                    scopes.remove(scope)
+                self._tell_finished(scope)
+            time.sleep(POLL)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Note which test is being run."""
@@ -430,6 +449,9 @@ class SweepSession:
         self._opened = True
         self.folder.open()
         self._write_identity()
+        nodes = read_json(self.folder.path / "nodes.json") or {}
+        self._whole = {nodeid for nodeid, node in nodes.items() if node["whole"]}
+        self.folder.ask_for_help(bool(self._whole))
         for _, out in self._sweeps():
             manifest = read_json(out / "manifest.json")
             if manifest:
@@ -447,6 +469,9 @@ class SweepSession:
         """Note that a test was reported, and stop the workers when ``-x`` or ``--maxfail`` says so."""
         if report.when in ("teardown", "???"):
             self._reported.add(report.nodeid)
+            if report.nodeid in self._whole:
+                self._whole.discard(report.nodeid)
+                self.folder.ask_for_help(bool(self._whole))
         if report.when == "setup" and report.skipped and NOT_BEGUN not in report.user_properties:
             self._left_out.add(report.nodeid)
         if report.failed and self._opened:
@@ -607,12 +632,17 @@ def _escaped(value: Any) -> Any:
     return plain(value) if type(value) is str else value
 
 
+def _is_whole(item: pytest.Item) -> bool:
+    """Whether a test needs every cell of its sweep."""
+    return SCOPE in item.stash and "sweep" in item.stash[WANTED]
+
+
 def _needed(scope: Scope, items: Sequence[pytest.Item]) -> Sequence[Cell]:
     """The cells that selected tests ask for."""
     cells: dict[Cell, None] = {}
     for item in items:
         if item.stash.get(SCOPE, None) is scope:
-            if "sweep" in item.stash[WANTED]:
+            if _is_whole(item):
                 return scope.planned().cells
             cells[item.stash[CELL]] = None
     return list(cells)

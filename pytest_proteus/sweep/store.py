@@ -8,10 +8,8 @@ earlier session it is continued.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -77,10 +75,9 @@ class CellStore:
         plan: the sweep.
         out: its folder.
         folder: the session.
-        workers: how many cells the whole session may run at once.
         retry: states of ended cells that are run again, once a session.
         no_run: begin nothing.
-        tick: called now and then while waiting, and between episodes, from the thread that runs the cell.
+        tick: called now and then while waiting, and between episodes.
     """
 
     def __init__(
@@ -89,7 +86,6 @@ class CellStore:
         out: Path,
         folder: SessionFolder,
         *,
-        workers: int,
         retry: Sequence[str] = (),
         no_run: bool = False,
         tick: Callable[[], None] = lambda: None,
@@ -97,13 +93,11 @@ class CellStore:
         self.plan = plan
         self.out = out
         self.folder = folder
-        self.workers = workers
         self.retry = frozenset(retry)
         self.no_run = no_run
         self.tick = tick
-        self.begun_here: set[str] = set()
+        self.begun_here: list[Cell] = []
         self._measurement = plan.measurement
-        self._cancelled = threading.Event()
         self._ended: dict[str, CellRecord] = {}
 
     # --- what callers ask for -----------------------------------------------------------------------------------------
@@ -115,15 +109,21 @@ class CellStore:
             Stopped: the session was asked to stop, and a cell has not been begun.
             OSError: the artifacts cannot be written.
         """
-        missing = [cell for cell in self.plan.in_order() if cell in set(cells) and not self._known(cell)]
-        if len(missing) > 1 and self.workers > 1 and not self.no_run:
-            self._in_threads(missing)
-        for cell in missing:
-            while not self._known(cell):
-                if not self._settle(cell):
-                    self.tick()
-                    time.sleep(POLL)
+        wanted = set(cells)
+        in_order = [cell for cell in self.plan.in_order() if cell in wanted]
+        while not self.settle_free(in_order):
+            self.tick()
+            time.sleep(POLL)
         return [self._ended[self.plan.run_ids[cell]] for cell in cells]
+
+    def settle_free(self, cells: Iterable[Cell]) -> bool:
+        """Bring those of ``cells`` to their ends that nobody else is at, one by one; whether all are at theirs.
+
+        Raises:
+            Stopped, OSError: as ``demand``.
+        """
+        left = [cell for cell in cells if not (self._known(cell) or self._settle(cell))]
+        return not left
 
     def standing(self, cell: Cell) -> CellRecord:
         """How a cell stands at this moment; nothing is begun."""
@@ -151,12 +151,12 @@ class CellStore:
         if self.no_run and not settled:
             self._ended[run_id] = CellRecord(run_id, state="not_run", episodes_planned=self.plan.episodes)
             return True
-        with self._slot() as free, self._cell_lock(run_id) as mine:
-            if not (free and mine):
+        with _try_lock(self.out / "cells" / f"{run_id}.lock") as mine:
+            if not mine:
                 return False
             record = read_cell(self.out, run_id)
             if record is None or not self._is_settled(record):
-                if self.folder.stopped or self._cancelled.is_set():
+                if self.folder.stopped:
                     raise Stopped
                 record = self._begin(cell, record)
             self._measure(cell, record)
@@ -210,7 +210,7 @@ class CellStore:
         record.state, record.error, record.reason, record.settled_by = RUNNING, None, "", ""
         record.session, record.episodes_planned = self.folder.session, self.plan.episodes
         self._save(record)
-        self.begun_here.add(run_id)
+        self.begun_here.append(cell)
         try:
             record = run_cell(self.plan, cell, self.out, record, should_stop=self._should_stop)
         except KeyboardInterrupt:
@@ -233,97 +233,19 @@ class CellStore:
         write_json_atomic(cell_path(self.out, record.run_id), record.to_json())
 
     def _should_stop(self) -> bool:
-        if threading.current_thread() is threading.main_thread():
-            self.tick()
-        return self._cancelled.is_set() or (self.folder.path / "interrupt").exists()
-
-    # --- many at once -------------------------------------------------------------------------------------------------
-
-    def _in_threads(self, cells: Sequence[Cell]) -> None:
-        """Settle as many of ``cells`` as nobody else is at, with as many threads as the session has workers."""
-        waiting = list(cells)
-        guard = threading.Lock()
-        stopped: list[Stopped] = []
-
-        def work() -> None:
-            while not stopped:
-                with guard:
-                    if not waiting:
-                        return
-                    cell = waiting.pop(0)
-                try:
-                    while not self._settle(cell) and not self._is_elsewhere(cell):
-                        time.sleep(POLL)
-                except Stopped as stop:
-                    stopped.append(stop)
-
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="cell") as pool:
-            futures = [pool.submit(work) for _ in range(min(self.workers, len(cells)))]
-            try:
-                while not all(future.done() for future in futures):
-                    self.tick()
-                    time.sleep(POLL)
-            except BaseException:
-                self._cancel()
-                raise
-        for future in futures:
-            future.result()
-        if stopped:
-            raise stopped[0]
-
-    def _cancel(self) -> None:
-        from pytest_proteus.sandbox import none
-
-        self._cancelled.set()
-        none.kill_all()
-
-    def _is_elsewhere(self, cell: Cell) -> bool:
-        """Whether another process or thread is running the cell."""
-        with self._cell_lock(self.plan.run_ids[cell]) as mine:
-            return not mine
-
-    @contextlib.contextmanager
-    def _cell_lock(self, run_id: str) -> Iterator[bool]:
-        with _try_lock(self.out / "cells" / f"{run_id}.lock") as mine:
-            yield mine
-
-    @contextlib.contextmanager
-    def _slot(self) -> Iterator[bool]:
-        """One of the session's places for a running cell; False when all are taken."""
-        for number in range(self.workers):
-            with _try_lock(self.folder.path / "slots" / str(number)) as mine:
-                if mine:
-                    yield True
-                    return
-        yield False
-
-
-_mine: set[Path] = set()  # locks that some thread of this process holds: file locks do not keep threads apart
-_guard = threading.Lock()
+        self.tick()
+        return (self.folder.path / "interrupt").exists()
 
 
 @contextlib.contextmanager
 def _try_lock(path: Path) -> Iterator[bool]:
-    with _guard:
-        if path in _mine:
-            taken = False
-        else:
-            _mine.add(path)
-            taken = True
-    if not taken:
-        yield False
-        return
     lock = FileLock(path, thread_local=False)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
     finally:
-        with _guard:
-            _mine.discard(path)
+        lock.release()

@@ -219,3 +219,57 @@ def test_a_changed_base_class_of_a_harness_is_another_condition(suite):
     (suite.folder / "basemod.py").write_text(base + "    extra = 1\n")
     suite.run()
     assert suite.sweep["ledger"]["reused"] == 0
+
+
+HELPED = (
+    HEAD
+    + """
+import time
+
+DEMANDS = []
+
+class Meeting(MinimalHarness):
+    name = "meeting"
+    def run_episode(self, spec):
+        with open(f"ran-{os.getpid()}", "a") as file:
+            file.write("x")
+        if DEMANDS:
+            until = time.monotonic() + 60
+            while not os.path.exists("helped") and time.monotonic() < until:
+                time.sleep(0.01)
+        elif not os.path.exists("helped"):
+            open("helped", "w").close()
+            self.when_it_helps()
+        return super().run_episode(spec)
+    def when_it_helps(self):
+        pass
+
+class Dying(Meeting):
+    name = "dying"
+    def when_it_helps(self):
+        os._exit(7)
+
+@pytest.fixture(scope="session", autouse=True)
+def demands():
+    DEMANDS.append(1)
+
+def test_it(sweep): assert len(sweep.runs) == 6
+"""
+)
+
+
+@pytest.mark.parametrize("dist", ["load", "worksteal", "loadfile"])
+def test_a_worker_with_no_test_left_runs_cells_that_the_test_of_another_waits_for(suite, dist):
+    suite.write(HELPED + 'pytestmark = pytest.mark.sweep(episodes=1, seed=range(6), harness=["test_it:Meeting"])\n')
+    suite.run("-n", "2", "--dist", dist).assert_outcomes(passed=1)
+    assert list(suite.states().values()) == ["complete"] * 6
+    assert len(list(suite.folder.glob("ran-*"))) == 2
+    assert sum(len(path.read_text()) for path in suite.folder.glob("ran-*")) == 6
+
+
+def test_a_worker_that_dies_while_it_helps_loses_one_cell(suite):
+    suite.write(HELPED + 'pytestmark = pytest.mark.sweep(episodes=1, seed=range(6), harness=["test_it:Dying"])\n')
+    result = suite.run("-n", "2")
+    assert result.ret == 1
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert sorted(suite.states().values()) == ["complete"] * 5 + ["lost"]
