@@ -6,9 +6,12 @@ have a hash of their own, because changing them changes what is known of a run a
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import inspect
 import json
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -55,15 +58,108 @@ def class_digest(kind: type) -> str | None:
     return digest(found) if found else None
 
 
+def described(value: Any) -> Any:
+    """A value of the user's as plain data that is the same in every process: by what it holds, not by where it lies.
+
+    Functions are their source and what is bound to them, objects without a ``repr`` of their own their class and their
+    attributes; the rest as ``plain`` has it. Of what is very large or deep only the beginning tells.
+    """
+    return _Description().of(value)
+
+
+class _Description:
+    """One description in the making."""
+
+    def __init__(self) -> None:
+        self._within: list[int] = []
+        self._left = 10_000
+
+    def of(self, value: Any) -> Any:
+        self._left -= 1
+        if id(value) in self._within or len(self._within) > 12 or self._left < 0:
+            return {"type": _name_of(type(value))}
+        self._within.append(id(value))
+        try:
+            return self._of(value)
+        finally:
+            self._within.pop()
+
+    def _of(self, value: Any) -> Any:
+        if inspect.ismodule(value):
+            return {"module": value.__name__}
+        if isinstance(value, functools.partial):
+            return {"partial": self.of(value.func), "args": self.of(value.args), "keywords": self.of(value.keywords)}
+        if inspect.isroutine(value) or isinstance(value, type):
+            return {"callable": _name_of(value), "source_sha256": source_digest(value), **self.bound_to(value)}
+        if isinstance(value, Mapping):
+            return {str(plain(key)): self.of(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.of(item) for item in value]
+        if isinstance(value, (set, frozenset)):
+            return sorted((self.of(item) for item in value), key=digest)
+        if _says_what_it_is(value):
+            return plain(value)
+        return {
+            "type": _name_of(type(value)),
+            "source_sha256": source_digest(value),
+            "state": self.of(attributes(value)),
+        }
+
+    def bound_to(self, fn: Any) -> dict[str, Any]:
+        """What a function carries besides its source: defaults, the variables that it closes over, and its object."""
+        cells = {}
+        names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
+        for name, cell in zip(names, getattr(fn, "__closure__", None) or (), strict=False):
+            with contextlib.suppress(ValueError):  # not filled yet
+                cells[name] = cell.cell_contents
+        owner = getattr(fn, "__self__", None)
+        held = {
+            "closes_over": cells,
+            "defaults": getattr(fn, "__defaults__", None) or (),
+            "keyword_defaults": getattr(fn, "__kwdefaults__", None) or {},
+            "self": () if inspect.ismodule(owner) or isinstance(owner, type) or owner is None else (owner,),
+        }
+        return {key: self.of(item) for key, item in held.items() if item}
+
+
+def _says_what_it_is(value: Any) -> bool:
+    """Whether ``plain`` says what a value is, rather than where it lies."""
+    kind: Any = type(value)
+    if kind.__repr__ is object.__repr__:
+        return False
+    return re.search(r" at 0x[0-9a-fA-F]+", json.dumps(plain(value))) is None
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """An object's own attributes, those in slots included."""
+    slots = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for listed in slots for name in ([listed] if isinstance(listed, str) else listed)]
+    held = {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _name_of(value: Any) -> str:
+    return f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', None)}"
+
+
 def evaluator_condition(spec: EvaluatorSpec) -> dict[str, Any]:
     """What of an evaluator makes its results what they are."""
+    held = {} if is_built_in(spec.run) else {"holds": _held_by(spec.run)}
     return {
         "name": spec.name,
         "spec": spec.spec,
         "kind": spec.kind,
         "visibility": spec.visibility.value,
         "source_sha256": None if is_built_in(spec.run) else source_digest(_innermost(spec.run)),
+        **{key: value for key, value in held.items() if value},
     }
+
+
+def _held_by(run: Any) -> Any:
+    """What an evaluator carries besides its source; nothing for a plain function."""
+    if inspect.isroutine(run):
+        return _Description().bound_to(run)
+    return described(run if isinstance(run, functools.partial) else attributes(run))
 
 
 def _innermost(fn: Callable[..., Any]) -> Any:
@@ -80,19 +176,9 @@ def adapter_condition(adapter: Any, label: str) -> dict[str, Any]:
         "type": f"{kind.__module__}:{kind.__qualname__}",
         "source_sha256": class_digest(kind),
         "version": plain(getattr(adapter, "version", None)),
-        "knobs": {
-            name: _knob(value)
-            for name, value in sorted(getattr(adapter, "__dict__", {}).items())
-            if name[:1] != "_" and name != "sandbox"  # which rung it is, the plan says
-        },
+        "knobs": {name: described(item) for name, item in sorted(attributes(adapter).items()) if name[:1] != "_"},
         "surfaces": [plain(asdict(surface)) for surface in adapter.surfaces()],
     }
-
-
-def _knob(value: Any) -> Any:
-    if inspect.isroutine(value) or isinstance(value, type):
-        return {"callable": f"{value.__module__}:{value.__qualname__}", "source_sha256": source_digest(value)}
-    return plain(value)
 
 
 def arm_condition(arm: Arm, files_sha256: str | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Everything that a user can have declared wrongly is found here, before anything 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Plan:
         specs: harness label → the evaluators resolved against its surfaces.
         surfaces: harness label → declared surfaces.
         members: (harness label, arm label) → files that the arm brings.
+        digests: cell → hash of its condition.
         run_ids: cell → opaque id of its run.
         condition: the condition by parts: ``sweep``, ``harnesses``, ``arms``, ``tasks``.
         rungs: harness label → where its processes run; empty for one that starts none.
@@ -75,6 +76,7 @@ class Plan:
     specs: dict[str, list[EvaluatorSpec]]
     surfaces: dict[str, list[Surface]]
     members: dict[tuple[str, str], list[Member]]
+    digests: dict[Cell, str]
     run_ids: dict[Cell, str]
     condition: dict[str, Any]
     rungs: dict[str, str]
@@ -183,7 +185,7 @@ class Plan:
             "model": cell.model,
             "task": cell.task,
             "axes": dict(cell.axes),
-            "condition_sha256": _cell_digest(self.condition, cell),
+            "condition_sha256": self.digests[cell],
         }
 
 
@@ -253,14 +255,13 @@ def make_plan(
     """
     kept = _kept(declaration, cells)
     where = declaration.where
-    adapters: dict[str, HarnessAdapter] = {}
+    made = _Made(setting, where)
     arms: dict[str, Arm] = {}
     for cell in kept:
-        if cell.harness not in adapters:
-            adapters[cell.harness] = make_adapter(cell.values["harness"], setting)
+        made.add(cell)
         if arms.setdefault(cell.arm, cell.arm_value) != cell.arm_value:
             raise ConfigurationError(f"{where}: two different arms are called {cell.arm!r}; give one another label")
-    surfaces = {label: list(adapter.surfaces()) for label, adapter in adapters.items()}
+    adapters, surfaces = made.first, made.surfaces
     for arm in arms.values():
         _check_disposition(arm, surfaces, where)
     attached_by = {label: attach(marks, found) for label, found in surfaces.items()}
@@ -280,13 +281,11 @@ def make_plan(
     rungs = {label: _rung(adapter, label, setting.sandbox) for label, adapter in adapters.items()}
     condition = {
         "sweep": conditions.sweep_condition(declaration, {name: item.spec for name, item in attached.items()}),
-        "harnesses": {
-            label: {**conditions.adapter_condition(adapter, label), "sandbox": rungs[label]}
-            for label, adapter in adapters.items()
-        },
+        "harnesses": _by_label((cell.harness, made.condition(cell)) for cell in kept),
         "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
-        "tasks": {cell.task: plain(cell.values.get("task")) for cell in kept if cell.task is not None},
+        "tasks": _by_label((cell.task, _task(cell)) for cell in kept if cell.task is not None),
     }
+    digests = {cell: _cell_digest(condition, cell, made.condition(cell)) for cell in kept}
     plan = Plan(
         declaration=declaration,
         setting=setting,
@@ -297,7 +296,8 @@ def make_plan(
         },
         surfaces=surfaces,
         members=members,
-        run_ids={cell: _run_id(declaration.name, condition, cell) for cell in kept},
+        digests=digests,
+        run_ids={cell: _run_id(declaration.name, cell, digests[cell]) for cell in kept},
         condition=condition,
         rungs=rungs,
     )
@@ -344,23 +344,79 @@ def _check_disposition(arm: Arm, surfaces: Mapping[str, Sequence[Surface]], wher
             )
 
 
-def _cell_digest(condition: Mapping[str, Any], cell: Cell) -> str:
+class _Made:
+    """The adapters of a grid, each made once; the cells of one label have several where other axes shape their harness.
+
+    Args:
+        setting: what the session adds.
+        where: the declaration, for messages.
+    """
+
+    def __init__(self, setting: Setting, where: str) -> None:
+        self._setting, self._where = setting, where
+        self._conditions: dict[Any, dict[str, Any]] = {}
+        self.first: dict[str, HarnessAdapter] = {}
+        self.surfaces: dict[str, list[Surface]] = {}
+
+    def add(self, cell: Cell) -> None:
+        """Make a cell's adapter, unless another cell has the same.
+
+        Raises:
+            ConfigurationError: it has other surfaces than an earlier one of its label.
+        """
+        key = self._key(cell)
+        if key in self._conditions:
+            return
+        adapter = make_adapter(cell.values["harness"], self._setting)
+        surfaces = list(adapter.surfaces())
+        if self.surfaces.setdefault(cell.harness, surfaces) != surfaces:
+            raise ConfigurationError(
+                f"{self._where}: harnesses with different surfaces are called {cell.harness!r}; give one another label"
+            )
+        self.first.setdefault(cell.harness, adapter)
+        rung = _rung(adapter, cell.harness, self._setting.sandbox)
+        self._conditions[key] = {**conditions.adapter_condition(adapter, cell.harness), "sandbox": rung}
+
+    def condition(self, cell: Cell) -> dict[str, Any]:
+        """What of a cell's harness shapes its trajectory."""
+        return self._conditions[self._key(cell)]
+
+    @staticmethod
+    def _key(cell: Cell) -> Any:
+        value = cell.values["harness"]
+        return cell.harness, value if isinstance(value, str) else id(value)
+
+
+def _by_label(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """What is found under each label; a list where other axes make it several."""
+    several: dict[str, list[Any]] = {}
+    for label, item in found:
+        if item not in several.setdefault(label, []):
+            several[label].append(item)
+    return {label: items[0] if len(items) == 1 else items for label, items in several.items()}
+
+
+def _task(cell: Cell) -> Any:
+    return conditions.described(cell.values.get("task"))
+
+
+def _cell_digest(condition: Mapping[str, Any], cell: Cell, harness: Mapping[str, Any]) -> str:
     return conditions.digest(
         {
             "sweep": condition["sweep"],
-            "harness": condition["harnesses"][cell.harness],
+            "harness": harness,
             "arm": condition["arms"][cell.arm],
             "seed": cell.seed,
             "model": cell.model,
-            "task": condition["tasks"].get(cell.task),
+            "task": None if cell.task is None else _task(cell),
             "axes": dict(cell.axes),
         }
     )
 
 
-def _run_id(name: str, condition: Mapping[str, Any], cell: Cell) -> str:
+def _run_id(name: str, cell: Cell, digest: str) -> str:
     """An id that tells nothing to whoever does not know the whole condition already."""
-    return "run-" + conditions.digest([name, str(cell), _cell_digest(condition, cell)])[:12]
+    return "run-" + conditions.digest([name, str(cell), digest])[:12]
 
 
 # --- a plan for readers ---------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ class CellStore:
     def _probe(self, cell: Cell, record: CellRecord) -> None:
         if self._is_probed(cell, record):
             return
-        if self.folder.stopped or self._cancelled.is_set():
+        if self.folder.stopped:
             raise Stopped
         found = run_probe(self.plan, cell, self.out, should_stop=self._should_stop)
         record.probe = {"run_id": self.plan.probe_id(cell), "session": self.folder.session, **found}
