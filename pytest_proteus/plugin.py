@@ -404,6 +404,14 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker that could not write anything has told at its end what is wrong."""
+    problems = getattr(node, "workeroutput", {}).get("proteus_problems")
+    if problems:
+        raise pytest.UsageError("\n".join(problems))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Under ``--dist load``, hand out a sweep's tests cell by cell."""
     if config.getoption("dist") != "load":

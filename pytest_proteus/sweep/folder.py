@@ -196,23 +196,32 @@ def allocate(
             out, earlier = _choose_numbered(folder.base / name, manifest, policy)
         else:
             out, earlier = named, may_use(named, manifest, policy)
-        if earlier is not None and policy == "overwrite":
-            _discard(out)
-            earlier = None
         out.mkdir(parents=True, exist_ok=True)
-        hold(out, folder.session)
-        if earlier is not None:
-            planned = {run["id"] for run in manifest["runs"]}
-            others = [*earlier.get("runs", []), *earlier.get("other_runs", [])]
-            manifest["other_runs"] = [run for run in others if run["id"] not in planned]
-            manifest["created_at"] = earlier.get("created_at")
-        write_json_atomic(out / "manifest.json", manifest)
-        for part in ("cells", "progress", "runs/.proteus-records"):
-            (out / part).mkdir(parents=True, exist_ok=True)
-        if exactly is None and not (folder.base / ".gitignore").exists():
-            (folder.base / ".gitignore").write_text("*\n", encoding="utf-8")
-        write_json_atomic(note, {"name": name, "out": str(out), "fresh": earlier is None})
+        hold(out, folder.session)  # before anything changes there: other processes of the session are looking
+        try:
+            if earlier is not None and policy == "overwrite":
+                _discard(out)
+                earlier = None
+            _fill(out, manifest, earlier)
+            if exactly is None and not (folder.base / ".gitignore").exists():
+                (folder.base / ".gitignore").write_text("*\n", encoding="utf-8")
+            write_json_atomic(note, {"name": name, "out": str(out), "fresh": earlier is None})
+        except OSError:
+            let_go(out)
+            raise
         return SweepFolder(out, manifest, earlier is None)
+
+
+def _fill(out: Path, manifest: dict[str, Any], earlier: dict[str, Any] | None) -> None:
+    """Write what a sweep's folder begins with; ``earlier`` is the manifest of what is kept of it."""
+    if earlier is not None:
+        planned = {run["id"] for run in manifest["runs"]}
+        others = [*earlier.get("runs", []), *earlier.get("other_runs", [])]
+        manifest["other_runs"] = [run for run in others if run["id"] not in planned]
+        manifest["created_at"] = earlier.get("created_at")
+    write_json_atomic(out / "manifest.json", manifest)
+    for part in ("cells", "progress", "runs/.proteus-records"):
+        (out / part).mkdir(parents=True, exist_ok=True)
 
 
 def _choose_numbered(parent: Path, manifest: dict[str, Any], policy: str) -> tuple[Path, dict[str, Any] | None]:

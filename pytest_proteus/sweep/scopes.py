@@ -357,4 +357,7 @@ class Noting:
         if isinstance(error, (ConfigurationError, RecordError)):
             self._problems.append(str(error))
             return True
+        if isinstance(error, OSError) and error.filename:
+            self._problems.append(f"{error.filename}: {error.strerror}; make room there or get the right to write")
+            return True
         return False

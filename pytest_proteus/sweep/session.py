@@ -90,17 +90,20 @@ class SweepSession:
             pytest.UsageError: something is declared wrongly; in a worker the controller raises it.
         """
         self.scopes.plan(session, items)
-        self._raise_problems()
+        self._raise_problems(items)
 
-    def _raise_problems(self) -> None:
+    def _raise_problems(self, items: list[pytest.Item]) -> None:
         if not self.scopes.problems:
             return
         told = list(dict.fromkeys(self.scopes.problems))
-        if self.identity.is_worker:
+        if not self.identity.is_worker:
+            raise pytest.UsageError("\n".join(told))
+        try:
             self.folder.open()
             write_json_atomic(self.folder.path / "problems.json", told)
-        else:
-            raise pytest.UsageError("\n".join(told))
+        except (ConfigurationError, OSError):  # the controller hears of it when this worker ends, which is at once
+            self.config.workeroutput["proteus_problems"] = told  # type: ignore[attr-defined]
+            items.clear()
 
     # --- opening folders ----------------------------------------------------------------------------------------------
 
@@ -115,14 +118,14 @@ class SweepSession:
         with self.scopes.noting():
             options.max_missing(self.config)
             options.one_of(self.config, "undecided", options.UNDECIDED)
-        self._raise_problems()
+        self._raise_problems(session.items)
         only_shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
         if self.scopes.problems or any(getattr(self.config.option, name, False) for name in only_shown):
             return
         if scopes:
             with self.scopes.noting():
                 self.against.check([scope.planned().manifest() for scope in scopes])
-            self._raise_problems()
+            self._raise_problems(session.items)
             if self.scopes.problems:
                 return
         if self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"):
@@ -132,7 +135,7 @@ class SweepSession:
         for scope in scopes:
             with self.scopes.noting():
                 self._check_folder(scope)
-        self._raise_problems()
+        self._raise_problems(session.items)
         if self.scopes.problems:
             return
         with self.scopes.noting():
@@ -141,13 +144,13 @@ class SweepSession:
                 self._open_scope(scope)
                 if not options.flag(self.config, "no-run"):
                     check_configured(scope.planned(), scope.cells().out, _needed(scope, session.items))
-        self._raise_problems()
+            self._write_session(session.items)
+        self._raise_problems(session.items)
         if self.scopes.problems:
             return
         self._opened = True
         if self.identity.is_worker:
             end_with_parent()
-        self._write_session(session.items)
         self._catch_sigterm()
         if not self.identity.is_worker:
             self._announce()
@@ -159,8 +162,11 @@ class SweepSession:
         )
         if named is not None and read_json(self.folder.path / "sweeps" / f"{scope.declaration.name}.json") is None:
             policy = options.one_of(self.config, "on-existing", options.ON_EXISTING)
-            if not (self.identity.is_worker and is_live(named)):  # another worker of this session may be faster
+            try:
                 may_use(named, scope.planned().manifest(), policy)
+            except ConfigurationError:
+                if not (self.identity.is_worker and is_live(named)):  # another worker of this session may be faster
+                    raise
 
     def _open_scope(self, scope: Scope) -> None:
         plan = scope.planned()
@@ -445,7 +451,7 @@ class SweepSession:
             self.against.load()
         if self.scopes.problems:
             self.close()
-        self._raise_problems()
+        self._raise_problems([])
         self._opened = True
         self.folder.open()
         self._write_identity()

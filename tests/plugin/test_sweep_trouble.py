@@ -360,10 +360,31 @@ def test_completes(run): pass
     assert cell["counters"]
 
 
-def test_a_disk_that_cannot_be_written_is_one_sentence(suite, small_disk):
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_disk_that_cannot_be_written_is_one_sentence(suite, small_disk, workers):
     suite.write(DISK)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    result = suite.run(f"--proteus-out={small_disk / 'out'}")
+    result = suite.run(f"--proteus-out={small_disk / 'out'}", "-n", workers)
     assert result.ret == 4
     assert "Read-only file system" in result.stderr.str()
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("files", [2, 8, 14])
+def test_a_disk_without_room_for_a_folder_is_one_sentence(suite, tmp_path, workers, files):
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = f"size=1m,nr_inodes={files}"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        suite.write(DISK)
+        result = suite.run(f"--proteus-out={place / 'out'}", "-n", workers)
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+    said = result.stdout.str() + result.stderr.str()
+    assert result.ret in (1, 4)
+    assert "No space left on device" in said
+    assert "Traceback" not in said
+    assert "INTERNALERROR" not in said
