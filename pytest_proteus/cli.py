@@ -243,8 +243,8 @@ def _usage_error(said: str, options: argparse.Namespace) -> str:
     for spec in options.evaluator:
         named = f"evaluator {spec!r}"
         sentence = sentence.replace(f"{named}: {named}", named).replace(named, f"--evaluator {spec}")
-    for ours, theirs in (("--out", "--proteus-sweep-dir"), ("--on-existing", "--proteus-on-existing")):
-        sentence = sentence.replace(theirs, ours)
+    sentence = sentence.replace("--proteus-sweep-dir", "--out").replace("--proteus-out=", "--out ")
+    sentence = re.sub(r"--proteus-(out|on-existing|endpoint|model|sandbox)\b", r"--\1", sentence)
     return re.sub(r"^(unknown )?harness ", r"--harness: \g<0>", sentence)
 
 

@@ -101,6 +101,13 @@ def test_a_wrong_call_is_one_line_that_names_what_was_typed(proteus, words, said
         assert "=====" not in done.stdout
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_the_commands_own_words(proteus):
+    done = proteus("--out", "/proc/x")
+    assert done.returncode == 2
+    assert "--out DIR" in done.stderr
+    assert "--proteus" not in done.stderr
+
+
 @pytest.mark.parametrize("adapter", ["Exits", "ExitsEarly"])
 def test_an_adapter_that_ends_the_process_is_exit_1_and_one_line(proteus, adapter):
     done = proteus("--harness", f"trouble:{adapter}")

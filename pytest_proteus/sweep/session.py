@@ -612,7 +612,8 @@ class SweepSession:
 
     def _announce(self) -> None:
         for watched in self.progress.watched:
-            self._write_line(_headline(watched, self.identity.session))
+            retry = () if options.flag(self.config, "no-run") else options.retry(self.config)
+            self._write_line(_headline(watched, self.identity.session, retry))
 
     def _write_line(self, text: str) -> None:
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -664,20 +665,23 @@ def _watched(out: Path, manifest: Mapping[str, Any]) -> Watched:
     )
 
 
-def _headline(watched: Watched, session: str) -> str:
+def _headline(watched: Watched, session: str, retry: Sequence[str]) -> str:
     reported = {line.get("session") for line in read_jsonl(watched.out / "sessions.jsonl")}
-    reused = kept = continued = rescored = 0
+    reused = kept = continued = retried = rescored = 0
     for run_id in watched.run_ids:
         with contextlib.suppress(RecordError):  # whoever needs the cell says what is wrong with its file
             record = read_cell(watched.out, run_id)
             if record is None or record.session == session:
+                continue
+            if record.state in retry:
+                retried += 1
                 continue
             ended = record.state not in (RUNNING, *CONTINUED)
             reused += ended and record.settled_by in reported
             kept += ended and record.settled_by not in reported
             continued += not ended
             rescored += ended and bool(record.measured) and record.measured != watched.measurement
-    counts = {"reused": reused, "kept of an interrupted session": kept, "continued": continued}
+    counts = {"reused": reused, "kept of an interrupted session": kept, "continued": continued, "retried": retried}
     counts["to be scored by new or changed evaluators"] = rescored
     told = "".join(f", {count} {word}" for word, count in counts.items() if count)
     return f"proteus: {watched.name}: {len(watched.run_ids)} cells × {watched.episodes} episodes{told} → {watched.out}"

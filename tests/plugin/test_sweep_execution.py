@@ -178,6 +178,23 @@ def test_a_second_session_reuses_every_cell(suite):
     result.stdout.fnmatch_lines(["*6 reused*"])
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_the_header_says_which_cells_are_run_again(suite, workers):
+    suite.write(
+        """
+import pytest
+from pytest_proteus.harnesses.minimal import MinimalHarness
+
+pytestmark = pytest.mark.sweep(episodes=2, harness=[MinimalHarness(fail_at={(1, 2)})], seed=[0, 1, 2])
+
+def test_completes(run): pass
+"""
+    )
+    suite.run()
+    result = suite.run("-n", workers, "--proteus-retry=errored")
+    result.stdout.fnmatch_lines(["*3 cells × 2 episodes, 2 reused, 1 retried →*"])
+
+
 def test_more_episodes_continue_every_run(suite):
     suite.write(COUNTING)
     suite.run("--proteus-episodes=1")
