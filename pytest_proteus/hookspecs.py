@@ -43,4 +43,7 @@ def pytest_proteus_run_finished(config: pytest.Config, run: Any) -> None:
 
 @pytest.hookspec
 def pytest_proteus_modify_report(config: pytest.Config, report: dict[str, Any]) -> None:
-    """Add to the finished ``proteus`` section, in the controller, before it is written. Add plain data only."""
+    """Add to the finished ``proteus`` section, in the controller, before it is written.
+
+    Add plain data, under keys of your own at its top level: the report's schema admits them there and nowhere else.
+    """

@@ -316,7 +316,10 @@ class Baseline(TypedDict):
 
 
 class Report(TypedDict):
-    """Everything a session says about its sweeps: the ``"proteus"`` object of a JSON report."""
+    """Everything a session says about its sweeps: the ``"proteus"`` object of a JSON report.
+
+    Further keys are those that ``pytest_proteus_modify_report`` added.
+    """
 
     schema_version: Literal[1]
     outcome: Literal["pass", "fail", "undecided", "incomplete"]
@@ -331,7 +334,7 @@ class Report(TypedDict):
 
 for _kind in [kind for kind in globals().values() if is_typeddict(kind)]:
     # Set from outside, because mypy takes an assignment in the class body for a field.
-    _kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    _kind.__pydantic_config__ = ConfigDict(extra="allow" if _kind is Report else "forbid", strict=True)
 
 
 def schema() -> dict[str, Any]:

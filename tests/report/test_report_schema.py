@@ -98,6 +98,17 @@ def test_a_field_that_is_missing_or_too_much_is_refused(report, validator):
         assert not validator.is_valid(wrong)
 
 
+def test_keys_that_a_hook_added_are_admitted_at_the_top_level_only(report, validator, tmp_path):
+    report["of_my_team"] = {"any": ["plain", "data", None]}
+    assert validator.is_valid(report)
+    (tmp_path / "r.json").write_text(json.dumps({"proteus": report}))
+    assert load_report(tmp_path / "r.json")["of_my_team"] == report["of_my_team"]
+    for place in (report["session"], report["environment"], report["budget"], report["sweeps"][0]):
+        place["of_my_team"] = 1
+        assert not validator.is_valid(report)
+        del place["of_my_team"]
+
+
 # --- load_report ------------------------------------------------------------------------------------------------------
 
 
