@@ -3,9 +3,9 @@
 Started as ``python -I -S -c <load this> THIS ORDER LIFELINE STATUS`` (four descriptors). It reads its order, starts the
 command as a child, adopts every orphan among its descendants, and when the command ends, its time is over or the
 lifeline's other end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its
-own, and its report only when no descendant is left; then it ends. An order with a box has the command started by
-bubblewrap: the supervisor stays outside, where no process of the box can see it, sets the box's limits and hands out a
-listener of its network.
+own when it has started, and its report only when no descendant is left; then it ends. An order with a box has the
+command started by bubblewrap: the supervisor stays outside, where no process of the box can see it, sets the box's
+limits and hands out a listener of its network.
 
 Starting takes most of its time, so it imports little: no ``contextlib``, ``json`` and ``signal``, which is enums.
 """
@@ -222,7 +222,6 @@ class Box:
     def __init__(self, order: dict, argv: list[str]) -> None:  # type: ignore[type-arg]
         self.order = order
         self.told, self.telling = os.pipe()  # bubblewrap's own status
-        self.holding, self.hold = os.pipe()  # it starts the command when something comes through
         self.init = -1
         self.init_pid = 0
         self.text = b""
@@ -230,7 +229,7 @@ class Box:
         self.disk_before = -1
         if order["door"] is not None:
             os.set_inheritable(order["door"], False)
-        argv[argv.index("STATUS")], argv[argv.index("HOLD")] = str(self.telling), str(self.holding)
+        argv[argv.index("STATUS")] = str(self.telling)
 
     def become(self) -> None:
         """In the child that becomes bubblewrap: its user, limits and descriptors, and death with the supervisor."""
@@ -244,8 +243,7 @@ class Box:
         libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(127)
-        for descriptor in (self.telling, self.holding):
-            os.set_inheritable(descriptor, True)
+        os.set_inheritable(self.telling, True)
 
     def drop_rights(self) -> None:
         if self.order["user"] is not None:
@@ -255,9 +253,8 @@ class Box:
             os.setresuid(uid, uid, uid)
 
     def open(self, lifeline: int) -> str:
-        """Wait for the namespaces, set what can only be set in them, and let the command start; what went wrong."""
+        """Wait for the namespaces and set what can only be set in them; what went wrong."""
         os.close(self.telling)
-        os.close(self.holding)
         pid = self.read_init(lifeline)
         if not pid:
             return ""  # bubblewrap says why on the command's standard error
@@ -278,7 +275,11 @@ class Box:
             os.close(self.order["door"])
         if error:
             return f"its namespaces cannot be entered: {error}"
-        os.write(self.hold, b"x")
+        # only then its first process is sure to die with its parent
+        deadline = time.monotonic() + BOX_SECONDS
+        while self.command() == pid and time.monotonic() < deadline:
+            if select.select([self.told, lifeline], [], [], 0.001)[0]:
+                break
         return ""
 
     def read_init(self, lifeline: int) -> int:
@@ -323,7 +324,7 @@ class Box:
         return b'"exit-code"' in self.text
 
     def command(self) -> int:
-        """The command's process id: it is the oldest child of the first process."""
+        """The command's process id: it is the oldest child of the first process, whose own it is until there is one."""
         with quiet(OSError, ValueError, IndexError), open(self.children) as file:  # noqa: PTH123
             return int(file.read().split()[0])
         return self.init_pid

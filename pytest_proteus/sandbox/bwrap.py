@@ -49,6 +49,9 @@ _ROOTS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 #: Folders that are never given to a box.
 _NEVER = ("/", "/home", "/root", "/run", "/tmp", "/var", "/var/tmp", "/etc", "/proc", "/sys", "/dev", "/usr", "/opt")
 
+#: What starts the command when a line comes, and ends when none will: then whoever was to limit the box is dead.
+_GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
+
 HINT = "or write --proteus-sandbox=none, which keeps an agent from nothing that you may do"
 
 #: What bubblewrap says when it cannot build a box → what to do about it.
@@ -69,7 +72,6 @@ _FIXES = (
         "there is no second one",
     ),
     (r"mount proc", "this container masks /proc: take the container for the sandbox"),
-    (r"execvp", "the command is not in the box: install it where everybody can read it, such as below /usr or /opt"),
 )
 
 
@@ -175,6 +177,7 @@ class BwrapSandbox:
         folders = [_real(path) for path in writable or (cwd,)]
         given = _given(readable)
         self._check_given(folders, given, user)
+        _check_command(str(argv[0]), env.get("PATH", ""), [*given, *folders])
         if user is not None:
             for folder in folders:
                 own(Path(folder), *user)
@@ -183,10 +186,9 @@ class BwrapSandbox:
             door = stack.enter_context(_Door(endpoint)) if endpoint else None
             policy = self._policy(files, folders, given, env, _real(cwd))
             arguments = files.add(b"".join(os.fsencode(word) + b"\0" for word in policy))
-            fds = ["--args", str(arguments), "--json-status-fd", "STATUS", "--block-fd", "HOLD", "--"]
             order = {
                 "name": argv[0],
-                "argv": [binary, *fds, *argv],
+                "argv": [binary, "--args", str(arguments), "--json-status-fd", "STATUS", "--", *_GATE, *map(str, argv)],
                 "env": {},
                 "cwd": "/",
                 "timeout": timeout,
@@ -199,11 +201,14 @@ class BwrapSandbox:
                 door.begin()
             try:
                 outcome = supervise(
-                    order, stdin=stdin, stdout_limit=stdout_limit, stderr_limit=stderr_limit, descriptors=descriptors
+                    order,
+                    stdin="\n" + stdin,
+                    stdout_limit=stdout_limit,
+                    stderr_limit=stderr_limit,
+                    descriptors=descriptors,
                 )
             except BoxError as error:
-                kind = ConfigurationError if "execvp" in str(error) else ApparatusError
-                raise kind(explain(str(error))) from error
+                raise ApparatusError(explain(str(error))) from error
         return replace(outcome, left_over=None, calls=door.calls if door else 0, refused=door.refused if door else 0)
 
     def _box(self, user: tuple[int, int] | None, folders: Sequence[str], door: _Door | None) -> dict[str, object]:
@@ -379,6 +384,17 @@ def _let_further(path: str, user: tuple[int, int]) -> None:
             is_in = True
         elif is_in and found.st_uid == 0 and not found.st_mode & 1:
             let_in(folder)
+
+
+def _check_command(word: str, path: str, given: Sequence[str]) -> None:
+    """See to it that a command is among what a box holds."""
+    shown = ["/usr", "/nix/store", *(f"/{name}" for name in _ROOTS), *given]
+    for place in [word] if "/" in word else [f"{folder}/{word}" for folder in path.split(":")]:
+        if os.access(place, os.X_OK) and any(_is_in(_real(place), folder) for folder in shown):
+            return
+    raise ConfigurationError(
+        f"sandbox bwrap: the command {word!r} is not in the box: install it below /usr, or give its place as readable"
+    )
 
 
 def _given(readable: Sequence[str | Path]) -> list[str]:

@@ -354,7 +354,8 @@ def _is_stopped(pid: int) -> bool:
 def _attend(
     supervisor: subprocess.Popen[bytes], status: int, stdin: bytes, out: _Kept, err: _Kept, seconds: float
 ) -> dict[str, Any] | None:
-    """Feed and drain the pipes until the supervisor reports; None when it ends without.
+    """Feed and drain the pipes until the supervisor reports; None when it ends without. Nothing is fed before it has
+    told that the command is started.
 
     One that has been stopped when its ``seconds`` are over reports nothing: then ours is that the time was over.
     """
@@ -370,7 +371,6 @@ def _attend(
             selector.register(pipe.fileno(), selectors.EVENT_READ, kept)
         selector.register(status, selectors.EVENT_READ)
         os.set_blocking(supervisor.stdin.fileno(), False)
-        selector.register(supervisor.stdin.fileno(), selectors.EVENT_WRITE)
         left = memoryview(stdin)
         while True:
             events = selector.select(max(deadline - time.monotonic(), 0))
@@ -384,6 +384,8 @@ def _attend(
                         selector.unregister(key.fd)
                 elif key.fd == status:
                     data = os.read(status, 1 << 16)
+                    if data and not report:
+                        selector.register(supervisor.stdin.fileno(), selectors.EVENT_WRITE)
                     report += data
                     if not data:
                         _drain(supervisor.stdout.fileno(), out)

@@ -89,7 +89,7 @@ def test_a_command_that_ignores_the_stop_signal_is_killed(harness):
 
 
 def test_a_command_that_is_not_in_the_box_is_an_error_of_the_configuration(harness):
-    with pytest.raises(ConfigurationError, match="the command is not in the box: install it"):
+    with pytest.raises(ConfigurationError, match="'no-such-command' is not in the box: install it below /usr"):
         BwrapSandbox().launch(["no-such-command"], env=ENVIRONMENT, cwd=harness)
 
 

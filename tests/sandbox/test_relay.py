@@ -114,7 +114,9 @@ def test_an_endpoint_with_a_certificate_is_reached_and_one_without_is_not(tmp_pa
                 with contextlib.suppress(OSError):
                     client, _ = server.accept()
                     with client:
-                        client.recv(65536)
+                        read = b""
+                        while not read.endswith(b"asked") and (data := client.recv(65536)):
+                            read += data
                         client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
 
         thread = threading.Thread(target=serve)
