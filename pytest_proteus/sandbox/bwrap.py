@@ -187,7 +187,7 @@ class BwrapSandbox:
             policy = self._policy(files, folders, given, env, _real(cwd))
             arguments = files.add(b"".join(os.fsencode(word) + b"\0" for word in policy))
             order = {
-                "name": argv[0],
+                "name": str(argv[0]),
                 "argv": [binary, "--args", str(arguments), "--json-status-fd", "STATUS", "--", *_GATE, *map(str, argv)],
                 "env": {},
                 "cwd": "/",

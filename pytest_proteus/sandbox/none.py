@@ -148,7 +148,7 @@ class LocalSandbox:
             ApparatusError: something could not be killed.
         """
         order = {
-            "name": argv[0],
+            "name": str(argv[0]),
             "argv": [str(word) for word in argv],
             "env": {str(name): str(value) for name, value in env.items()},
             "cwd": str(cwd),
