@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import io
 import itertools
 import json
 import os
@@ -43,6 +44,8 @@ ENDED = "ended"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (``sys.argv`` by default) and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     cut = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:cut])
     options.pytest_words = words[cut + 1 :]

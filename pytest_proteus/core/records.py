@@ -42,6 +42,7 @@ CLOCKS = ("ts", "seconds")
 #: Longest text or parameter kept of one action, in characters.
 ACTION_LIMIT = 65_536
 _DEPTH, _REPR, _INT_BITS = 40, 500, 1024
+_ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 _EPISODE = re.compile(rb'\{"episode": (\d+),')
 
 
@@ -80,6 +81,15 @@ def plain(value: Any, *, limit: int = 0) -> Any:
         limit: longest string kept, in characters; 0 for no limit.
     """
     return _plain(value, limit, 0)
+
+
+def as_path(text: str) -> Path:
+    """The path that ``plain`` made a text of: bytes of a name that is no Unicode, escaped there, are bytes again.
+
+    A path that really is spelled with such an escape is found as it is, unless both of them exist.
+    """
+    path = Path(_ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), text))
+    return path if os.path.lexists(path) else Path(text)
 
 
 def _text(value: str, limit: int) -> str:

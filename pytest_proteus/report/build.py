@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.ledger import read_json, read_manifest
-from pytest_proteus.core.records import plain, write_json_atomic
+from pytest_proteus.core.records import as_path, plain, write_json_atomic
 from pytest_proteus.report.counts import arm_entries, count_runs
 from pytest_proteus.report.derived import derived
 from pytest_proteus.report.environment import environment
@@ -145,7 +145,7 @@ def build_report(
             "workers": count(told.get("workers")),
             "exitstatus": None if exitstatus is None else int(exitstatus),
         },
-        "environment": environment(Path(rootdir) if rootdir and isinstance(rootdir, str) else None),
+        "environment": environment(as_path(rootdir) if rootdir and isinstance(rootdir, str) else None),
         "budget": fields(told.get("budget"), BUDGET),
         "sweeps": sweeps,
         "gates": _gates(read_lines(session_dir / "gates", problems), problems),
@@ -162,7 +162,7 @@ def write_sweep_reports(report: dict[str, Any], *, max_missing: int | str = 0) -
     A folder that cannot be written is a sentence in ``report["outcome_reasons"]``; the others are written all the same.
     """
     for sweep in report["sweeps"]:
-        path = Path(sweep["out"]) / "report.json"
+        path = as_path(sweep["out"]) / "report.json"
         try:
             write_json_atomic(path, _narrowed(report, sweep, max_missing))
         except UNREADABLE as error:
@@ -210,7 +210,9 @@ def _folders(session_dir: Path, told: Mapping[str, Any], problems: list[str]) ->
     for file in sorted((session_dir / "sweeps").glob("*.json")):
         entry = _mapping(file, problems)
         if entry.get("out"):
-            found[str(entry.get("name") or file.stem)] = Path(str(told.get("rootdir") or "")) / str(entry["out"])
+            found[str(entry.get("name") or file.stem)] = as_path(str(told.get("rootdir") or "")) / as_path(
+                str(entry["out"])
+            )
         elif entry:
             problems.append(f"sweep {file.stem}: {file} does not say where its folder is")
     return sorted(found.items())

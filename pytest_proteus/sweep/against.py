@@ -21,7 +21,7 @@ import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import read_manifest
-from pytest_proteus.core.records import write_json_atomic
+from pytest_proteus.core.records import as_path, write_json_atomic
 from pytest_proteus.sweep import options
 from pytest_proteus.sweep.condition import digest
 from pytest_proteus.sweep.folder import SessionFolder, conflicts
@@ -401,7 +401,7 @@ class Against:
         try:
             saved = []
             for sweep in report["sweeps"]:
-                found = Current.finished(Path(sweep["out"]))
+                found = Current.finished(as_path(sweep["out"]))
                 saved.append(saved_sweep(found.manifest, found.side.runs))
             commit = (report["environment"]["git"] or {}).get("commit")
             write_baseline(path, self.saves, saved, commit=commit, now=now)

@@ -171,7 +171,7 @@ def files_digest(members: Sequence[Member]) -> str:
     """A digest of paths, modes and bytes."""
     digest = hashlib.sha256()
     for path, mode, data in members:
-        digest.update(f"{path}\0{mode:o}\0{len(data)}\0".encode())
+        digest.update(os.fsencode(f"{path}\0{mode:o}\0{len(data)}\0"))
         digest.update(data)
     return digest.hexdigest()
 

@@ -192,7 +192,7 @@ def run_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bool
 
 def live_root(out: Path, run_id: str) -> Path:
     """Where a run's live trees lie: a neutral place outside any repository, the same whenever the run is continued."""
-    name = hashlib.sha256(f"{out.resolve()}\0{run_id}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(f"{out.resolve()}\0{run_id}")).hexdigest()[:16]
     return _neutral_base() / name
 
 

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import read_cell, read_json, read_manifest
-from pytest_proteus.core.records import append_jsonl, read_jsonl, write_json_atomic
+from pytest_proteus.core.records import append_jsonl, as_path, read_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
 
 POLICIES = ("resume", "fresh", "refuse", "overwrite")
@@ -188,7 +188,7 @@ def allocate(
     with folder.lock():
         known = read_json(note)
         if known is not None:
-            out = Path(known["out"])
+            out = as_path(known["out"])
             hold(out, folder.session)
             return SweepFolder(out, read_manifest(out) or {}, known["fresh"])
         manifest = draft()

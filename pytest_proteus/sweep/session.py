@@ -20,7 +20,7 @@ import pytest
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
-from pytest_proteus.core.records import append_jsonl, plain, read_jsonl, write_json_atomic
+from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.against import Against
 from pytest_proteus.sweep.attainable import power, power_lines
@@ -468,7 +468,7 @@ class SweepSession:
 
     def _sweeps(self) -> list[tuple[str, Path]]:
         notes = [read_json(path) for path in sorted((self.folder.path / "sweeps").glob("*.json"))]
-        return [(note["name"], Path(note["out"])) for note in notes]
+        return [(note["name"], as_path(note["out"])) for note in notes]
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -34,11 +34,13 @@ def export(run_root: Path, dest: Path) -> str:
         raise ConfigurationError("exporting needs the command git, which is not on PATH: install git") from error
     with _no_git_variables():
         try:
-            repository = git.Repo.clone_from(str(history), str(dest), env=_CONFIGURATION, no_hardlinks=True)
-            repository.git.update_environment(**_CONFIGURATION)
-            repository.delete_remote(repository.remote())
-            commit = repository.head.commit.hexsha
-            repository.close()
+            # commands alone: GitPython's Repo reads configuration files, whose paths may be no Unicode
+            outside, inside = git.Git(), git.Git(str(dest))
+            for place in (outside, inside):
+                place.update_environment(**_CONFIGURATION)
+            outside.clone("--no-hardlinks", "--quiet", "--", str(history), str(dest))
+            inside.remote("remove", "origin")
+            commit = str(inside.rev_parse("HEAD"))
         except (git.GitError, OSError, ValueError) as error:
             said = str(getattr(error, "stderr", "") or error).strip()
             raise ConfigurationError(f"{history} cannot be exported: {' '.join(said.split())[-300:]}") from error
