@@ -9,7 +9,7 @@ from pytest_proteus.sandbox import choose
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     rung = config.getoption("proteus_sandbox") or config.getini("proteus_sandbox") or "auto"
-    pi_agent_model.missing_sandbox = "" if rung == "none" else choose("bwrap").preflight()
+    pi_agent_model.missing_sandbox = choose(rung).preflight()
     server = None if config.getoption("proteus_endpoint") else pi_agent_model.scripted_server()
     if server is not None:
         server.start()

@@ -26,8 +26,8 @@ _VALUES = {
         "string",
         "auto",
         "RUNG",
-        "where agents' processes run: bwrap (isolated), none (supervised, kept from nothing), or auto (default): bwrap "
-        "for agents that run code",
+        "where agents' processes run: bwrap (isolated) or none (supervised, kept from nothing); auto (default) is the "
+        "harness's own, else none",
     ),
     "out": ("string", "", "DIR", "write to DIR/<sweep>/ in place of .proteus/<sweep>/<number>/"),
     "on-existing": (

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_proteus.harnesses.pi import PiHarness
-from pytest_proteus.sandbox import choose
 from pytest_proteus.testing import ModelServer, say, write
 
 WORDS = ["--goal", "Make your durable knowledge easier to navigate."]
@@ -17,9 +16,9 @@ WORDS += ["--evaluator", "units:notes@observe", "--evaluator", "step", "--evalua
 WORDS += ["--arm", "neutral", "--seeds", "2", "--episodes", "10", "--out", "runs/navigation"]
 
 
-def proteus_run(harness, folder, *more, **environment):
+def proteus_run(harness, folder, **environment):
     """The sweep's folder, once the command has ended well."""
-    command = [str(Path(sys.executable).with_name("proteus")), "run", "--harness", harness, *WORDS, *more]
+    command = [str(Path(sys.executable).with_name("proteus")), "run", "--harness", harness, *WORDS]
     done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "runs" / "navigation"
@@ -44,10 +43,6 @@ def test_it_runs_a_sweep_of_the_real_agent(tmp_path):
         number = len(conversation.user_texts)
         return [write(f"notes/page_{number}.md", f"# Page {number}\n"), say("Done.")]
 
-    # the line as written is run where the agent can be isolated
-    more = ["--sandbox", "none"] if choose("auto").preflight() else []
     with ModelServer(answer) as server:
-        sweep = proteus_run(
-            "pi", tmp_path, *more, ANTHROPIC_BASE_URL=server.endpoint["anthropic"], PYTEST_ADDOPTS="-n 2"
-        )
+        sweep = proteus_run("pi", tmp_path, ANTHROPIC_BASE_URL=server.endpoint["anthropic"], PYTEST_ADDOPTS="-n 2")
     assert completed(sweep) == [10, 10]

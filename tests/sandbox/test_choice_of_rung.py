@@ -27,9 +27,9 @@ def nothing(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_auto_is_bwrap_and_each_rung_has_its_name():
+def test_auto_is_none_and_each_rung_has_its_name():
     assert {name: choose(name).name for name in ("auto", "bwrap", "none")} == {
-        "auto": "bwrap",
+        "auto": "none",
         "bwrap": "bwrap",
         "none": "none",
     }
@@ -161,18 +161,19 @@ def no_bwrap(tmp_path) -> str:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_where_bwrap_is_missing_auto_is_a_usage_error_before_anything_runs(tmp_path, no_bwrap, workers):
-    code, said, _ = session(tmp_path, "Runs()", *workers, path=no_bwrap)
+def test_where_bwrap_is_missing_it_is_a_usage_error_before_anything_runs(tmp_path, no_bwrap, workers):
+    code, said, _ = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap", *workers, path=no_bwrap)
     assert code == 4
     assert "sandbox bwrap needs bubblewrap" in said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("out/boxed/runs/run-*"))
 
 
-def test_none_is_used_where_it_is_named_and_the_report_says_so(tmp_path, no_bwrap):
-    code, said, recorded = session(tmp_path, "Runs()", "--proteus-sandbox=none", path=no_bwrap)
+@pytest.mark.parametrize("rung", ["auto", "none"])
+def test_none_is_used_where_nothing_else_is_named_and_the_report_says_so(tmp_path, no_bwrap, rung):
+    code, said, recorded = session(tmp_path, "Runs()", f"--proteus-sandbox={rung}", path=no_bwrap)
     assert code == 0, said
-    assert (recorded["requested"], recorded["used"]) == ("none", "none")
+    assert (recorded["requested"], recorded["used"]) == (rung, "none")
     assert recorded["enforcement"]["hidden_reads"] == "absent"
 
 
@@ -184,11 +185,10 @@ def test_the_ini_file_names_a_rung_too(tmp_path, no_bwrap):
 
 
 @needs_bwrap
-@pytest.mark.parametrize("rung", ["auto", "bwrap"])
-def test_a_harness_that_runs_code_is_in_a_box_and_the_report_says_so(tmp_path, rung):
-    code, said, recorded = session(tmp_path, "Runs()", f"--proteus-sandbox={rung}")
+def test_a_harness_that_runs_code_is_in_a_box_and_the_report_says_so(tmp_path):
+    code, said, recorded = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap")
     assert code == 0, said
-    assert (recorded["requested"], recorded["used"]) == (rung, "bwrap")
+    assert (recorded["requested"], recorded["used"]) == ("bwrap", "bwrap")
     assert recorded["enforcement"] == dict(BwrapSandbox.enforcement)
     report = json.loads((tmp_path / "out" / "boxed" / "report.json").read_text())
     assert report["sweeps"][0]["sandbox"] == recorded
@@ -212,8 +212,8 @@ def test_a_harness_that_starts_its_own_processes_is_not_said_to_be_in_a_box(tmp_
 
 @needs_bwrap
 def test_runs_of_another_rung_are_not_reused(tmp_path):
-    assert session(tmp_path, "Runs()", "--proteus-sandbox=none")[0] == 0
-    code, said, _ = session(tmp_path, "Runs()")
+    assert session(tmp_path, "Runs()")[0] == 0
+    code, said, _ = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap")
     assert code == 4
     assert "harnesses.runs.sandbox" in said
 
