@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
+from pytest_proteus.measure.sequential import Sequential, in_sequence
+from pytest_proteus.measure.unavailable import REASONS, Unavailable
 
-__all__ = ["Contrast", "contrast", "read_margin"]
+__all__ = ["Contrast", "contrast", "read_margin", "sequence", "sequenced"]
 
 
 class SeededRun(MeasuredRun, Protocol):
@@ -96,15 +98,7 @@ def contrast(
     """
     if kind != "equivalent":
         require_direction(metric, f"{arm} against {against}")
-    values: list[dict[Hashable, float | None]] = []
-    missing: dict[str, None] = {}
-    for runs in (baseline, candidate):
-        found: dict[Hashable, float | None] = {}
-        for run in runs:
-            found[run.seed], reason = observe(run, metric, episode)
-            if reason:
-                missing[reason] = None
-        values.append(found)
+    values, missing = _values((baseline, candidate), metric, episode)
     made = compare(
         values[0],
         values[1],
@@ -119,3 +113,84 @@ def contrast(
     )
     kept: dict[str, Any] = {item.name: getattr(made, item.name) for item in fields(Comparison)}
     return Contrast(**kept, metric=metric.name, arm=arm, against=against, missing=tuple(missing))
+
+
+_Values = dict[Hashable, "float | None"]
+
+
+def _values(
+    sides: Sequence[Sequence[SeededRun]], metric: Metric, episode: int
+) -> tuple[list[_Values], dict[str, None]]:
+    """Seed → value of each side, and the reasons why values are missing."""
+    values: list[_Values] = []
+    missing: dict[str, None] = {}
+    for runs in sides:
+        found: _Values = {}
+        for run in runs:
+            found[run.seed], reason = observe(run, metric, episode)
+            if reason:
+                missing[reason] = None
+        values.append(found)
+    return values, missing
+
+
+def sequence(
+    candidate: Sequence[SeededRun],
+    baseline: Sequence[SeededRun],
+    metric: Metric,
+    *,
+    episode: int,
+    n_max: int,
+    fewest: int,
+    gates: int,
+    margin: float,
+    relative: bool,
+    deterministic: bool = False,
+    alpha: float = 0.05,
+) -> Sequential:
+    """The same comparison, not worse than the margin, looked at after each seed; see ``sequential.in_sequence``.
+
+    Args:
+        candidate: the runs so far, seed after seed in the order that was planned.
+        baseline: runs of the same seeds, in any order.
+        n_max: seeds in the end.
+        fewest: the first look comes after so many.
+        gates: how many are decided together.
+
+    The other arguments are those of ``contrast``.
+    """
+    (before, now), _ = _values((baseline, candidate), metric, episode)
+    return in_sequence(
+        before,
+        now,
+        order=[run.seed for run in candidate],
+        n_max=n_max,
+        direction=metric.direction,
+        margin=margin,
+        relative=relative,
+        assume="deterministic" if deterministic else "symmetric",
+        bounds=metric.bounds,
+        alpha=alpha,
+        looks=range(min(fewest, n_max), n_max + 1),
+        gates=gates,
+    )
+
+
+def sequenced(found: Contrast, verdict: Sequential) -> Contrast:
+    """A contrast with the verdict of the look that decided; p and interval are those of one look and left out."""
+    none = Unavailable("not_measured", "there was more than one look", found.n)
+    told = f"after {verdict.n} of {verdict.n_max} seeds"
+    return replace(
+        found,
+        verdict=verdict.verdict,
+        reason=verdict.reason,
+        detail=told if not verdict.reason else f"{told}: {REASONS.get(verdict.reason, verdict.reason)}",
+        interval=none,
+        interval_percent=none,
+        p_pass=none,
+        p_fail=none,
+        p_adjusted=none,
+        p_min=none,
+        method=verdict.method,
+        assumption=verdict.assumption,
+    )

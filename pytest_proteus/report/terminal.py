@@ -24,6 +24,9 @@ def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
     header, rows = baseline_table(report)
     if rows:
         lines += [*wrapped(baseline_title(report["baseline"]), width, "  "), *blocks(header, rows, width), ""]
+    if report["budget"]["stopped_by"] == "decided":
+        told = f"{report['budget']['blocks_bought']} seeds were run: they decide every declared gate"
+        lines += wrapped(told, width, "")
     lines += wrapped(gate_counts(report["gates"]), width, "")
     lines += wrapped(f"outcome: {report['outcome']}", width, "")
     for reason in report["outcome_reasons"]:

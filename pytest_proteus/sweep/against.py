@@ -28,6 +28,7 @@ from pytest_proteus.sweep.folder import SessionFolder, conflicts
 
 if TYPE_CHECKING:
     from pytest_proteus.measure.contrasts import Contrast
+    from pytest_proteus.measure.sequential import Sequential
     from pytest_proteus.sweep.baseline_file import Baseline
     from pytest_proteus.sweep.expressions import Expression, Group, Side
 
@@ -49,6 +50,7 @@ class Against:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        self._gates = 1
 
     # --- what was asked for -------------------------------------------------------------------------------------------
 
@@ -109,6 +111,15 @@ class Against:
         """Keys of the condition that may differ."""
         return options.listed(self.config, "compare-allow")
 
+    @property
+    def fewest(self) -> int | None:
+        """Seeds after which the session may stop once every expression is decided; None where it may not.
+
+        Raises:
+            ConfigurationError: the option says neither a number nor a range.
+        """
+        return options.seeds(self.config)[1]
+
     # --- before the first cell ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -119,6 +130,13 @@ class Against:
         """
         if self.saves and not _NAME.fullmatch(self.saves):
             options.refuse(f"--proteus-save={self.saves}: write a name of letters, digits, '.', '_', '+' and '-'")
+        if self.fewest is not None and not (self.compares and self.expressions):
+            options.refuse(
+                "--proteus-seeds=auto:… stops once every --proteus-compare-fail is decided, and there is none; add "
+                "--proteus-compare=NAME and --proteus-compare-fail=METRIC:MARGIN, or write a number of seeds"
+            )
+        if self.fewest is not None and self.saves:
+            options.refuse(f"--proteus-save={self.saves}: a baseline has all seeds; write a number for --proteus-seeds")
         if not self.compares:
             given = options.listed(self.config, "compare-fail")
             if given:
@@ -152,7 +170,9 @@ class Against:
         own = [Current.planned(one) for one in manifests]
         for expression in self.expressions:
             check(expression, self.saved_sides, [one.side for one in own], self.allowed)
-        self._check_seeds(self._wanted(own))
+        wanted = self._wanted(own)
+        self._gates = len(wanted)
+        self._check_seeds(wanted)
 
     def _wanted(self, own: Sequence[Current]) -> list[tuple[Expression, Current, Group]]:
         """Every comparison that the expressions ask for."""
@@ -170,6 +190,10 @@ class Against:
         for expression, one, group in wanted:
             runs = expression.groups(one.side)[group]
             seeds = {run.seed for run in runs} & {run.seed for run in self._saved_groups(group.sweep)[group]}
+            if not seeds and self.fewest is not None:
+                raise ConfigurationError(
+                    f"{expression.where}: the baseline has no seed of {group}, to look at in order"
+                )
             if not seeds or runs[0].harness in one.deterministic:
                 continue
             metric = expression.metric_in(one.side)
@@ -249,14 +273,48 @@ class Against:
 
     # --- at the end ---------------------------------------------------------------------------------------------------
 
+    def is_decided(self, manifest: Mapping[str, Any], runs: Sequence[Any]) -> bool:
+        """Whether runs of the first seeds of a sweep decide every expression that is about it."""
+        one = Current.of(manifest, runs)
+        wanted = self._wanted([Current.planned(manifest)])
+        verdicts = [self._sequence(expression, one, group).verdict for expression, _, group in wanted]
+        return set(verdicts) <= {"pass", "fail"}
+
+    def _sequence(self, expression: Expression, one: Current, group: Group) -> Sequential:
+        """What a group of runs is beside the same group of the baseline, looked at after each seed."""
+        from pytest_proteus.measure.contrasts import sequence
+
+        saved = {run.seed: run for run in self._saved_groups(group.sweep)[group]}
+        planned = expression.groups(Current.planned(one.manifest).side)[group]
+        order = {seed: place for place, seed in enumerate(dict.fromkeys(run.seed for run in planned))}
+        runs = [run for run in expression.groups(one.side).get(group, ()) if run.seed in saved]
+        return sequence(
+            sorted(runs, key=lambda run: order[run.seed]),
+            list(saved.values()),
+            expression.metric_in(one.side),
+            episode=min(run.episodes for run in (*runs, *saved.values())),
+            n_max=len(order.keys() & saved.keys()),
+            fewest=self.fewest or 1,
+            gates=self._gates,
+            margin=expression.margin,
+            relative=expression.relative,
+            deterministic=planned[0].harness in one.deterministic,
+            alpha=ALPHA,
+        )
+
     def record(
-        self, folder: SessionFolder, sweeps: Sequence[Path], write_gate: Callable[[dict[str, Any]], None]
+        self,
+        folder: SessionFolder,
+        sweeps: Sequence[Path],
+        spared: frozenset[str],
+        write_gate: Callable[[dict[str, Any]], None],
     ) -> None:
         """Compare what is on disk with the baseline, and write gates, statistics and the baseline's own entry.
 
         Args:
             folder: the session's.
             sweeps: folders of its sweeps.
+            spared: ids of runs that were not needed to decide.
             write_gate: takes the entry of each gate; where nothing can be compared, one that says so.
         """
         if not self.compares:
@@ -264,7 +322,7 @@ class Against:
         from pytest_proteus.sweep.gates import Verdict, gate_entry
 
         try:
-            self._record(folder, [Current.finished(out) for out in sweeps], write_gate)
+            self._record(folder, [Current.finished(out).without(spared) for out in sweeps], write_gate)
         except (OSError, RecordError, ConfigurationError) as error:
             name = f"baseline {options.text(self.config, 'compare')}"
             told = gate_entry(Verdict(name, "unavailable", None, "", None, str(error)))
@@ -273,6 +331,7 @@ class Against:
     def _record(
         self, folder: SessionFolder, own: Sequence[Current], write_gate: Callable[[dict[str, Any]], None]
     ) -> None:
+        from pytest_proteus.measure.contrasts import sequenced
         from pytest_proteus.measure.families import correct
         from pytest_proteus.sweep.gates import contrast_entry, decide_contrast, gate_entry
 
@@ -291,7 +350,13 @@ class Against:
             },
         )
         wanted = self._wanted(own)
-        found = correct([self.contrast(*asked) for asked in wanted])
+        self._gates = len(wanted)
+        found: Sequence[Any] = [self.contrast(*asked) for asked in wanted]
+        if self.fewest is None:
+            found = correct(found)
+        else:
+            sequences = [self._sequence(*asked) for asked in wanted]
+            found = [sequenced(made, verdict) for made, verdict in zip(found, sequences, strict=True)]
         for (expression, one, group), made in zip(wanted, found, strict=True):
             place = f"{group.stratum}/{group.arm}" if one.side.has_strata else group.arm
             name = f"{expression.metric}[{place}]:{expression.shown_margin}"
@@ -440,6 +505,10 @@ class Current:
     def deterministic(self) -> Sequence[str]:
         """Labels of the harnesses of which a seed always gives the same run."""
         return list(self.manifest.get("deterministic", ()))
+
+    def without(self, run_ids: frozenset[str]) -> Current:
+        """The same without some of its runs."""
+        return replace(self, side=replace(self.side, runs=[run for run in self.side.runs if run.run_id not in run_ids]))
 
     @classmethod
     def planned(cls, manifest: Mapping[str, Any]) -> Current:

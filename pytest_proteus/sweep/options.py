@@ -20,7 +20,13 @@ OWN_SESSION = ".session"
 
 #: option → (ini type, default, help). The ini twin of ``--proteus-seeds`` is ``proteus_seeds``.
 _VALUES = {
-    "seeds": ("string", "", "N", "run seeds 0 … N-1, whatever the seed fixture lists (default: 6)"),
+    "seeds": (
+        "string",
+        "",
+        "N|auto:MIN..MAX",
+        "run seeds 0 … N-1, whatever the seed fixture lists (default: 6); with auto, MIN of them and further ones "
+        "until every --proteus-compare-fail is decided, MAX at most",
+    ),
     "episodes": ("string", "", "N", "episodes of each run, in place of the declared number"),
     "sandbox": (
         "string",
@@ -141,6 +147,21 @@ def number(config: pytest.Config, name: str) -> int | None:
     if not re.fullmatch(r"[0-9]+", given) or int(given) < 1:
         refuse(f"--proteus-{name}={given}: write a whole number of 1 or more")
     return int(given)
+
+
+def seeds(config: pytest.Config) -> tuple[int | None, int | None]:
+    """How many seeds are planned, None where nobody says, and after how many one may stop, None where one may not.
+
+    Raises:
+        ConfigurationError: neither a number nor ``auto:MIN..MAX``.
+    """
+    given = text(config, "seeds")
+    if not given.startswith("auto"):
+        return number(config, "seeds"), None
+    found = re.fullmatch(r"auto:([0-9]+)\.\.([0-9]+)", given)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        refuse(f"--proteus-seeds={given}: write auto:MIN..MAX, such as auto:6..20")
+    return int(found[2]), int(found[1])
 
 
 def one_of(config: pytest.Config, name: str, known: tuple[str, ...]) -> str:

@@ -207,7 +207,7 @@ class Scopes:
             return
         self._adjusted.add(id(definition))
         if axis == "seed":
-            count = options.number(self.config, "seeds")
+            count, _ = options.seeds(self.config)
             by_command = self.config.getoption("proteus_seeds") is not None
             if count and (by_command or grid.is_supplied(definition)):
                 grid.set_params(definition, range(count))

@@ -193,8 +193,23 @@ class SweepSession:
             retry=options.retry(self.config),
             no_run=options.flag(self.config, "no-run"),
             tick=self._tick,
+            fewest=self.against.fewest,
+            enough=lambda cells: self._is_decided(scope, cells),
         )
         self.progress.watched.append(_watched(found.out, found.manifest))
+
+    def _is_decided(self, scope: Scope, cells: Sequence[Cell]) -> bool:
+        """Whether the first seeds decide every declared gate; if so, the report is told which cells that spares."""
+        plan, store = scope.planned(), scope.cells()
+        runs = [make_run(plan, cell, store.out, store.standing(cell)) for cell in cells]
+        if not self.against.is_decided(plan.manifest(), runs):
+            return False
+        kept = {plan.run_ids[cell] for cell in cells}
+        spared = sorted(set(plan.run_ids.values()) - kept)
+        (self.folder.path / "spared").mkdir(exist_ok=True)
+        told = {"sweep": plan.name, "seeds": len({run.seed for run in runs}), "runs": spared}
+        write_json_atomic(self.folder.path / "spared" / f"{plan.name}.json", told)
+        return True
 
     def _write_session(self, items: Sequence[pytest.Item]) -> None:
         nodes = {}
@@ -215,7 +230,7 @@ class SweepSession:
         if not self.identity.is_worker:
             self._write_identity()
 
-    def _write_identity(self) -> None:
+    def _write_identity(self, budget: Mapping[str, Any] | None = None) -> None:
         write_json_atomic(
             self.folder.path / "session.json",
             {
@@ -225,6 +240,7 @@ class SweepSession:
                 "workers": self.identity.workers,
                 "base": str(self.folder.base),
                 "rootdir": str(self.config.rootpath),
+                "budget": budget,
             },
         )
 
@@ -266,7 +282,10 @@ class SweepSession:
         if scope.whole is None:
             plan = scope.planned()
             self.folder.want_whole(plan.name)
-            scope.whole = Sweep(plan, scope.cells().out, self._demand(scope, plan.cells))
+            whole = Sweep(plan, scope.cells().out, self._demand(scope, plan.cells))
+            spared = {plan.run_ids[cell] for cell in scope.cells().spared}
+            kept = [run for run in whole.runs if run.run_id not in spared]
+            scope.whole = whole.of_runs(kept) if spared else whole
         return scope.whole
 
     def statistic(self, sweep: Sweep, statistic: Statistic) -> Any:
@@ -526,10 +545,11 @@ class SweepSession:
             self._write_line(f"proteus: {len(missing)} tests have no result, {sorted(missing)[0]} among them")
         limit = options.max_missing(self.config)
         self._forget_skipped()
+        spared = self._forget_spared()
         status = session.exitstatus
         if status == pytest.ExitCode.INTERRUPTED and self._failures and not self._interrupted:
             status = pytest.ExitCode.TESTS_FAILED  # -x under xdist, which alone calls that an interrupt
-        self.against.record(self.folder, [out for _, out in self._sweeps()], self._write_gate)
+        self.against.record(self.folder, [out for _, out in self._sweeps()], spared, self._write_gate)
         report = build(self.folder.path, exitstatus=int(status), finished_at=time.time(), max_missing=limit)
         if self.against.settle(report, time.time()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -568,6 +588,19 @@ class SweepSession:
         nodes = read_json(path) or {}
         if self._left_out & nodes.keys():
             write_json_atomic(path, {nodeid: nodes[nodeid] for nodeid in nodes if nodeid not in self._left_out})
+
+    def _forget_spared(self) -> frozenset[str]:
+        """Cells that are not needed to decide the declared gates are wanted by no test; their run ids."""
+        found = [read_json(path) for path in sorted((self.folder.path / "spared").glob("*.json"))]
+        spared = frozenset(run_id for told in found for run_id in told["runs"])
+        if spared:
+            path = self.folder.path / "nodes.json"
+            nodes = read_json(path) or {}
+            for node in nodes.values():
+                node["runs"] = [run_id for run_id in node["runs"] if run_id not in spared]
+            write_json_atomic(path, nodes)
+            self._write_identity({"stopped_by": "decided", "blocks_bought": max(told["seeds"] for told in found)})
+        return spared
 
     def _wait_for_workers(self) -> None:
         """After an interrupt, give workers a moment to write how their cells ended."""

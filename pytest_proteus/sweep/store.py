@@ -78,6 +78,9 @@ class CellStore:
         retry: states of ended cells that are run again, once a session.
         no_run: begin nothing.
         tick: called now and then while waiting, and between episodes.
+        fewest: seeds after which further ones are begun only while ``enough`` says that they are needed; None: all are.
+        enough: whether the cells of the first seeds, all of them at their end, decide every declared gate. It has to
+            say the same in every process.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class CellStore:
         retry: Sequence[str] = (),
         no_run: bool = False,
         tick: Callable[[], None] = lambda: None,
+        fewest: int | None = None,
+        enough: Callable[[Sequence[Cell]], bool] = lambda _: False,
     ) -> None:
         self.plan = plan
         self.out = out
@@ -96,6 +101,9 @@ class CellStore:
         self.retry = frozenset(retry)
         self.no_run = no_run
         self.tick = tick
+        self.enough = enough
+        self.spared: list[Cell] = []
+        self._next_look = fewest
         self.begun_here: list[Cell] = []
         self._measurement = plan.measurement
         self._ended: dict[str, CellRecord] = {}
@@ -122,8 +130,38 @@ class CellStore:
         Raises:
             Stopped, OSError: as ``demand``.
         """
+        wanted = list(cells)
+        return self._settle_before(wanted) and self._settle_each(wanted)
+
+    def _settle_each(self, cells: Iterable[Cell]) -> bool:
         left = [cell for cell in cells if not (self._known(cell) or self._settle(cell))]
         return not left
+
+    def _settle_before(self, wanted: Sequence[Cell]) -> bool:
+        """Where further seeds may not be needed: settle those before the wanted ones, and look at them one by one.
+
+        Once they decide every gate, the cells of further seeds are spared. Says whether there is nothing to wait for.
+        """
+        if self._next_look is None or self.spared:
+            return True
+        blocks: dict[int, list[Cell]] = {}
+        for cell in self.plan.in_order():
+            blocks.setdefault(cell.seed, []).append(cell)
+        seeds, asked = list(blocks), {cell.seed for cell in wanted}
+        last = max((number for number, seed in enumerate(seeds) if seed in asked), default=-1)
+        for number in range(self._next_look, last + 1):
+            before = [cell for seed in seeds[:number] for cell in blocks[seed]]
+            if not self._settle_each(before):
+                return False
+            self._next_look = number + 1
+            if self.enough(before):
+                self.spared = [cell for seed in seeds[number:] for cell in blocks[seed]]
+                said = f"every declared gate was decided after {number} of {len(seeds)} seeds"
+                for cell in self.spared:
+                    run_id = self.plan.run_ids[cell]
+                    self._ended.setdefault(run_id, CellRecord(run_id, state="not_run", reason=said))
+                break
+        return True
 
     def standing(self, cell: Cell) -> CellRecord:
         """How a cell stands at this moment; nothing is begun."""
