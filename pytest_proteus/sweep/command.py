@@ -41,7 +41,7 @@ class _Held:
     def release(self) -> None:
         kept, self._kept = self._kept, None
         if kept:
-            self._stream.write("".join(kept))
+            self._stream.write("".join(kept).encode("utf-8", "backslashreplace").decode())  # names may be no Unicode
             self._stream.flush()
 
 

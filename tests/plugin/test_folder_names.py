@@ -43,6 +43,7 @@ def odd(tmp_path):
 
 def call(folder, *words):
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTHONPATH")}
+    kept["PYTHONIOENCODING"] = "utf-8"  # a terminal that takes nothing else
     done = subprocess.run([sys.executable, *words], cwd=folder, env=kept, capture_output=True, check=False)
     said = (done.stdout + done.stderr).decode(errors="replace")
     assert done.returncode == 0, said
