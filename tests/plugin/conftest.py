@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -47,10 +48,14 @@ class Suite:
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.folder = pytester.path
+        self._written = 0
 
     def write(self, text: str = SUITE, name: str = "test_it") -> None:
-        """Write a module of the suite."""
-        (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
+        """Write a module of the suite, each time with another time stamp: compiled modules are told apart by seconds."""
+        path = self.folder / f"{name}.py"
+        path.write_text(text, encoding="utf-8")
+        self._written += 1
+        os.utime(path, (0, 10**9 + self._written))
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest as a user does, with a JSON report."""

@@ -39,7 +39,7 @@ def write(suite):
     """Write the suite with further evaluators, and their module with a factor."""
 
     def write(more="", factor=1):
-        (suite.folder / "measures.py").write_text(MEASURES.format(factor=factor))
+        suite.write(MEASURES.format(factor=factor), "measures")
         suite.write(SUITE.format(more=more))
 
     return write
