@@ -51,7 +51,7 @@ class Suite:
         self._written = 0
 
     def write(self, text: str = SUITE, name: str = "test_it") -> None:
-        """Write a module of the suite, each time with another time stamp: compiled modules are told apart by seconds."""
+        """Write a module of the suite, with another time stamp each time: what is compiled is told apart by seconds."""
         path = self.folder / f"{name}.py"
         path.write_text(text, encoding="utf-8")
         self._written += 1
