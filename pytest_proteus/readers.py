@@ -85,7 +85,7 @@ def rescore(options: argparse.Namespace) -> int:
         print(f"{done.computed} results computed{failed}; {done.stored} were there")
         for run_id, why in unreadable.items():
             print(f"{run_id} cannot be read: {printable(why)}")
-    return 1 if done.errors or unreadable else 0
+    return 1 if _tell_gone(sweep) or done.errors or unreadable else 0
 
 
 def _specs(texts: Sequence[str], surfaces: Sequence[Surface]) -> list[EvaluatorSpec]:
@@ -116,7 +116,14 @@ def _show(options: argparse.Namespace, sweep: FinishedSweep, statistics: Sequenc
         _print({"sweep": sweep.name, "out": str(sweep.out), "statistics": found})
     else:
         print("\n".join(_lines(sweep, found)))
-    return 1 if any(_unreadable(entry["unavailable"]) for entry in found) else 0
+    return 1 if _tell_gone(sweep) or any(_unreadable(entry["unavailable"]) for entry in found) else 0
+
+
+def _tell_gone(sweep: FinishedSweep) -> bool:
+    """Say what of the artifacts is not there; whether anything is not."""
+    for why in sweep.gone:
+        print(f"proteus: {printable(why)}", file=sys.stderr)
+    return bool(sweep.gone)
 
 
 def _print(value: Any) -> None:

@@ -104,9 +104,15 @@ def read_cell(out: Path, run_id: str) -> CellRecord | None:
     return CellRecord(**{key: item for key, item in value.items() if key in known})
 
 
-def ended_as(record: CellRecord | None) -> str:
-    """The state of a cell for the ledger: one of ``STATES``. A cell that nobody is running any more is ``not_run``."""
+def ended_as(record: CellRecord | None, episodes: int | None = None) -> str:
+    """The state of a cell for the ledger: one of ``STATES``.
+
+    A cell that nobody is running any more is ``not_run``, and so is one that was complete with fewer ``episodes`` than
+    are planned now, and that nobody extended.
+    """
     if record is None or record.state == RUNNING:
+        return "not_run"
+    if record.state == "complete" and episodes and record.episodes_complete < episodes:
         return "not_run"
     return record.state
 

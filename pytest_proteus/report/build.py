@@ -19,7 +19,7 @@ from pytest_proteus.core.records import as_path, plain, write_json_atomic
 from pytest_proteus.report.counts import arm_entries, count_runs
 from pytest_proteus.report.derived import derived
 from pytest_proteus.report.environment import environment
-from pytest_proteus.report.outcome import judge
+from pytest_proteus.report.outcome import TESTS_FAILED, judge
 from pytest_proteus.report.runs import Runs, declared_evaluators, wanted_by
 from pytest_proteus.report.shape import (
     UNREADABLE,
@@ -112,6 +112,7 @@ def build_report(
     exitstatus: int | None = None,
     finished_at: float | None = None,
     max_missing: int | str = 0,
+    tests_failed: bool = False,
 ) -> dict[str, Any]:
     """The whole report of one session, as plain data that JSON can hold.
 
@@ -119,7 +120,7 @@ def build_report(
         session_dir: the session's folder.
         exitstatus: what pytest ends with.
         finished_at: seconds since the epoch.
-        max_missing: see ``report.outcome.judge``.
+        max_missing, tests_failed: see ``report.outcome.judge``.
     """
     session_dir = Path(session_dir)
     problems: list[str] = []
@@ -151,7 +152,9 @@ def build_report(
         "gates": _gates(read_lines(session_dir / "gates", problems), problems),
         "baseline": _baseline(_mapping(session_dir / "baseline.json", problems)),
     }
-    report["outcome"], report["outcome_reasons"] = judge(report, max_missing=max_missing, problems=problems)
+    report["outcome"], report["outcome_reasons"] = judge(
+        report, max_missing=max_missing, problems=problems, tests_failed=tests_failed
+    )
     checked: dict[str, Any] = plain(report)
     return checked
 
@@ -180,10 +183,13 @@ def _narrowed(report: Mapping[str, Any], sweep: Mapping[str, Any], max_missing: 
         "gates": gates,
         "baseline": _narrowed_baseline(report["baseline"], sweep["name"]),
     }
-    _, judged = judge(report, max_missing=max_missing)
+    tests_failed = TESTS_FAILED in report["outcome_reasons"]
+    _, judged = judge(report, max_missing=max_missing, tests_failed=tests_failed)
     other = tuple(f"sweep {entry['name']}: " for entry in report["sweeps"] if entry is not sweep)
     problems = [reason for reason in report["outcome_reasons"] if reason not in judged and not reason.startswith(other)]
-    own["outcome"], own["outcome_reasons"] = judge(own, max_missing=max_missing, problems=problems)
+    own["outcome"], own["outcome_reasons"] = judge(
+        own, max_missing=max_missing, problems=problems, tests_failed=tests_failed
+    )
     return own
 
 

@@ -19,8 +19,16 @@ OUTCOMES = ("fail", "incomplete", "undecided", "pass")
 Reason = tuple[str, str]  # outcome, sentence
 
 
+#: Reason of a fail that no gate and no cell explains.
+TESTS_FAILED = "tests failed"
+
+
 def judge(
-    report: Mapping[str, Any], *, max_missing: int | str = 0, problems: Iterable[str] = ()
+    report: Mapping[str, Any],
+    *,
+    max_missing: int | str = 0,
+    problems: Iterable[str] = (),
+    tests_failed: bool = False,
 ) -> tuple[str, list[str]]:
     """The outcome of ``report`` and its reasons, the strongest first.
 
@@ -28,11 +36,12 @@ def judge(
         report: ``sweeps``, ``gates`` and ``session`` are read.
         max_missing: how many cells of a sweep may be missing: a count, or a share of all such as ``"10%"``.
         problems: sentences about artifacts that could not be read; with one of them nothing is a ``pass``.
+        tests_failed: whether a test failed for another reason than its gates.
     """
     reasons = [reason for sweep in report["sweeps"] for reason in _sweep_reasons(sweep, max_missing)]
     reasons += [reason for gate in report["gates"] for reason in _gate_reasons(gate)]
     reasons += [("incomplete", sentence) for sentence in problems]
-    reasons += _session_reasons(report["session"]["exitstatus"], reasons)
+    reasons += _session_reasons(report["session"]["exitstatus"], reasons, tests_failed)
     reasons.sort(key=lambda reason: OUTCOMES.index(reason[0]))
     return (reasons[0][0] if reasons else "pass"), [sentence for _, sentence in reasons]
 
@@ -102,9 +111,10 @@ def _shown(value: Any) -> str:
     return "missing" if value is None else str(value)
 
 
-def _session_reasons(exitstatus: int | None, known: Sequence[Reason]) -> list[Reason]:
-    if exitstatus == 1 and not any(outcome in ("fail", "undecided") for outcome, _ in known):
-        return [("fail", "tests failed")]
+def _session_reasons(exitstatus: int | None, known: Sequence[Reason], tests_failed: bool) -> list[Reason]:
+    told = {outcome for outcome, _ in known}
+    if exitstatus == 1 and "fail" not in told and (tests_failed or "undecided" not in told):
+        return [("fail", TESTS_FAILED)]
     if exitstatus == 2:
         return [("incomplete", "the session was interrupted")]
     if exitstatus == 3:

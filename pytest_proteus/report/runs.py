@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class Runs:
         record, failure = self._cell(run_id)
         planned = self.episodes or count(record.episodes_planned)
         records = [item for item in self._records(run_id) if not planned or item["episode"] <= planned]
+        if record.state == "complete" and len(records) < min(planned or 0, count(record.episodes_complete) or 0):
+            self.problems.append(f"sweep {self.name}: {run_id} is complete, but episodes of it have no record")
         said = f"sweep {self.name}: results of {run_id} cannot be read"
         measured = attempt(
             lambda: trajectories(records, self.evaluators), trajectories([], self.evaluators), said, self.problems
@@ -72,7 +75,7 @@ class Runs:
             "task_id": None,
             **fields(cell, CELL),
             "axes": dict(mapping(cell.get("axes"))),
-            "state": "errored" if failure else _state(record),
+            "state": "errored" if failure else _state(record, len(records), planned),
             "error": failure or (fields(record.error, ERROR) if record.error else None),
             "reused": record.settled_by != self.session and record.settled_by in self.reported,
             "attempts": count(record.attempts) or 0,
@@ -128,8 +131,9 @@ def reported_sessions(out: Path, problems: list[str]) -> frozenset[str]:
     return frozenset(str(line.get("session")) for line in lines)
 
 
-def _state(record: CellRecord) -> str:
-    state = ended_as(record)
+def _state(record: CellRecord, found: int, planned: int | None) -> str:
+    complete = max(found, count(record.episodes_complete) or 0)
+    state = ended_as(replace(record, episodes_complete=complete), planned)
     return f"skipped:{record.reason}" if state == "skipped" and record.reason else state
 
 

@@ -128,6 +128,9 @@ class Against:
         Raises:
             ConfigurationError: something of it cannot be.
         """
+        for option in ("save", "compare"):
+            if self.config.getoption(f"proteus_{option}") == "":
+                options.refuse(f"--proteus-{option}= names no baseline; write a name, or leave the option out")
         if self.saves and not _NAME.fullmatch(self.saves):
             options.refuse(f"--proteus-save={self.saves}: write a name of letters, digits, '.', '_', '+' and '-'")
         if self.fewest is not None and not (self.compares and self.expressions):

@@ -136,7 +136,8 @@ def read_files(files: Files, surfaces: Sequence[Surface], root: Path) -> list[Me
         root: where a relative folder and the repository are looked for.
 
     Raises:
-        ConfigurationError: no such folder and no such ref, or a member that is neither file nor folder.
+        ConfigurationError: no such folder and no such ref, nothing there to take, or a member that is neither file nor
+            folder.
     """
     paths = _paths(files, surfaces)
     folder = root / files.source
@@ -146,6 +147,12 @@ def read_files(files: Files, surfaces: Sequence[Surface], root: Path) -> list[Me
         from pytest_proteus.core.snapshot.source import read_ref
 
         members = read_ref(Path(files.repo) if files.repo else root, os.fspath(files.source), paths)
+    is_empty = folder.is_dir() and not any(item.is_file() for item in folder.rglob("*"))
+    if not members and not is_empty:
+        raise ConfigurationError(
+            f"Files: {files.source} has no file in {', '.join(paths)}, so it would change nothing but delete what is "
+            f"there; name the places that are to be taken with paths=[…]"
+        )
     return sorted(set(members))
 
 

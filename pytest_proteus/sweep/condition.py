@@ -48,14 +48,36 @@ def source_digest(obj: Any) -> str | None:
 
 
 def class_digest(kind: type) -> str | None:
-    """One digest for the files of a class and of every class that it inherits from, the standard library's left out."""
+    """One digest for the files of a class, of every class that it inherits from, and of the user's modules they import.
+
+    The standard library is left out, and so are installed packages that no class of them is in.
+    """
     standard = sysconfig.get_paths()["stdlib"]
     found = {}
     for base in kind.__mro__:
         file = getattr(sys.modules.get(base.__module__), "__file__", None) or standard
         if not file.startswith(standard) or "site-packages" in file:
             found[base.__module__] = source_digest(base)
+    waiting = list(found)
+    while waiting:
+        for name, file in _imported_by(waiting.pop(), standard).items():
+            if name not in found:
+                found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+                waiting.append(name)
     return digest(found) if found else None
+
+
+def _imported_by(module: str, standard: str) -> dict[str, Path]:
+    """The user's own modules that the names in a module lead to: module → file."""
+    found = {}
+    for value in list(getattr(sys.modules.get(module), "__dict__", {}).values()):
+        name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+        file = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
+        if not name or not file or file.startswith(standard) or name.partition(".")[0] == "pytest_proteus":
+            continue
+        if not {"site-packages", "dist-packages"} & set(Path(file).parts) and Path(file).is_file():
+            found[name] = Path(file)
+    return found
 
 
 def described(value: Any) -> Any:

@@ -34,12 +34,14 @@ class FinishedSweep:
         out: the folder.
         manifest: its manifest.
         runs: every planned run.
+        gone: what of their artifacts is not there, a sentence each.
     """
 
     name: str
     out: Path
     manifest: Mapping[str, Any]
     runs: tuple[Run, ...]
+    gone: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self.runs)
@@ -115,7 +117,22 @@ def open_sweep(out: Path) -> FinishedSweep:
         runs = runs_of(out, manifest) if (out / "cells").is_dir() else _serial_runs(out, manifest)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise RecordError(f"{out / 'manifest.json'} or a file of its cells is damaged ({error})") from error
-    return FinishedSweep(str(manifest.get("name") or out.name), out, manifest, tuple(runs))
+    gone = tuple(why for run in runs if (why := _gone(run)))
+    return FinishedSweep(str(manifest.get("name") or out.name), out, manifest, tuple(runs), gone)
+
+
+def _gone(run: Run) -> str:
+    """What a run is said to have done and is not there to be read, in one sentence; empty when all is."""
+    if run.episodes_complete and not (run.root / ".snapshot.git").is_dir():
+        return f"{run.root / '.snapshot.git'}, the history of its states, is not there; restore it"
+    try:
+        found = len(run.stored_records())
+    except RecordError:
+        return ""  # whoever needs them says what is wrong
+    if found < run.episodes_complete:
+        where = private_record_dir(run.root)
+        return f"{where}: {run.episodes_complete} episodes are complete, and {found} of them have a record; restore it"
+    return ""
 
 
 def _serial_runs(out: Path, manifest: Mapping[str, Any]) -> list[Run]:

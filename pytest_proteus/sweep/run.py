@@ -160,7 +160,9 @@ def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
         _run(
             {axis: cell.get(axis) for axis in (*AXES, "axes")},
             out,
-            replace(record, state=ended_as(record)) if record else CellRecord(cell["id"], "not_run"),
+            replace(record, state=ended_as(record, manifest["episodes"]))
+            if record
+            else CellRecord(cell["id"], "not_run"),
             manifest["episodes"],
             {name: str(entry.get("version") or "") for name, entry in manifest["evaluators"].items()},
         )

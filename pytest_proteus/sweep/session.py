@@ -46,6 +46,9 @@ KEPT = "make room or get the right to write there and run the same command again
 #: Of a test that was skipped because its cell was not run, and not because the user skips it.
 NOT_BEGUN = ("proteus", "cell not run")
 
+#: Of a test that failed because of its gates alone.
+BY_GATE = ("proteus", "failed by its gates")
+
 _gates: pytest.StashKey[Gates] = pytest.StashKey()
 
 
@@ -72,6 +75,7 @@ class SweepSession:
         self.report: dict[str, Any] | None = None
         self.progress = Progress(self._write_line)
         self._failures = 0
+        self._failed_otherwise = False
         self._current: pytest.Item | None = None
         self._expected: set[str] = set()
         self._reported: set[str] = set()
@@ -429,6 +433,7 @@ class SweepSession:
         policy = options.one_of(self.config, "undecided", options.UNDECIDED)
         failures = gates.failures(undecided=policy == "fail")
         if passed and failures:
+            item.user_properties.append(BY_GATE)
             pytest.fail("\n".join(failures), pytrace=False)
         if passed and policy == "skip" and gates.failures():
             pytest.skip("\n".join(gates.failures()))
@@ -499,6 +504,7 @@ class SweepSession:
                 self.folder.ask_for_help(bool(self._whole))
         if report.when == "setup" and report.skipped and NOT_BEGUN not in report.user_properties:
             self._left_out.add(report.nodeid)
+        self._failed_otherwise |= report.failed and BY_GATE not in report.user_properties
         if report.failed and self._opened:
             self._failures += 1
             limit = self.config.getvalue("maxfail")
@@ -550,7 +556,13 @@ class SweepSession:
         if status == pytest.ExitCode.INTERRUPTED and self._failures and not self._interrupted:
             status = pytest.ExitCode.TESTS_FAILED  # -x under xdist, which alone calls that an interrupt
         self.against.record(self.folder, [out for _, out in self._sweeps()], spared, self._write_gate)
-        report = build(self.folder.path, exitstatus=int(status), finished_at=time.time(), max_missing=limit)
+        report = build(
+            self.folder.path,
+            exitstatus=int(status),
+            finished_at=time.time(),
+            max_missing=limit,
+            tests_failed=self._failed_otherwise,
+        )
         if self.against.settle(report, time.time()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             report["session"]["exitstatus"] = int(session.exitstatus)
