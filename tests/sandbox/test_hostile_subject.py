@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -217,7 +218,8 @@ try:
 except OSError as error:
     show([count, errno.errorcode[error.errno]])
 """
-    count, error = shown(subject(code, token, cwd=harness, limits=SMALL))
+    roomy = replace(SMALL, memory=8 << 30)  # copies of an interpreter must not meet that limit first
+    count, error = shown(subject(code, token, cwd=harness, limits=roomy))
     assert error == "EAGAIN"
     assert count < SMALL.processes
     assert not living(token)
