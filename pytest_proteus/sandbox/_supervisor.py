@@ -258,6 +258,11 @@ class Box:
         pid = self.read_init(lifeline)
         if not pid:
             return ""  # bubblewrap says why on the command's standard error
+        # only with a command, which waits at the gate, is its first process sure to die with its parent
+        deadline = time.monotonic() + BOX_SECONDS
+        while self.command() == pid and time.monotonic() < deadline:
+            if select.select([self.told, lifeline], [], [], 0.001)[0]:
+                break
         failed, writer = os.pipe()
         helper = os.fork()
         if helper == 0:
@@ -275,11 +280,6 @@ class Box:
             os.close(self.order["door"])
         if error:
             return f"its namespaces cannot be entered: {error}"
-        # only then its first process is sure to die with its parent
-        deadline = time.monotonic() + BOX_SECONDS
-        while self.command() == pid and time.monotonic() < deadline:
-            if select.select([self.told, lifeline], [], [], 0.001)[0]:
-                break
         return ""
 
     def read_init(self, lifeline: int) -> int:
@@ -303,7 +303,8 @@ class Box:
         self.drop_rights()
         # in the box's own user namespace, so that other boxes of the same user do not count
         count = self.order["processes"]
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (count, count))
+        for one in (pid, self.command()):  # the command has begun already, and inherits nothing any more
+            resource.prlimit(one, resource.RLIMIT_NPROC, (count, count))
         if self.order["door"] is None:
             return
         libc("setns", user, CLONE_NEWUSER)
