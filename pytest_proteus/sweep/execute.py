@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -48,30 +47,17 @@ INSTRUCTIONS = (
 )
 
 
-_hiding = threading.Lock()
-_hidden: dict[str, str] = {}
-_running = 0
-
-
 @contextlib.contextmanager
 def quiet_environment() -> Iterator[None]:
-    """Take pytest's variables out of this process' environment while any cell runs in it.
+    """Take pytest's variables out of this process' environment while a cell runs in it.
 
     ``PYTEST_CURRENT_TEST`` spells the arm, and an adapter that starts processes in the ordinary way hands it on.
     """
-    global _running
-    with _hiding:
-        _running += 1
-        for name in [name for name in os.environ if name.startswith(("PYTEST", "PROTEUS"))]:
-            _hidden[name] = os.environ.pop(name)
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("PYTEST", "PROTEUS"))}
     try:
         yield
     finally:
-        with _hiding:
-            _running -= 1
-            if not _running:
-                os.environ.update(_hidden)
-                _hidden.clear()
+        os.environ.update(hidden)
 
 
 def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_stop: Callable[[], bool]) -> CellRecord:

@@ -278,14 +278,14 @@ def make_plan(
         for arm in arms.values()
         if arm.files is not None
     }
-    rungs = {label: _rung(adapter, label, setting.sandbox) for label, adapter in adapters.items()}
+    tasks = {cell: conditions.described(cell.values.get("task")) for cell in kept if cell.task is not None}
     condition = {
         "sweep": conditions.sweep_condition(declaration, {name: item.spec for name, item in attached.items()}),
         "harnesses": _by_label((cell.harness, made.condition(cell)) for cell in kept),
         "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
-        "tasks": _by_label((cell.task, _task(cell)) for cell in kept if cell.task is not None),
+        "tasks": _by_label((str(cell.task), task) for cell, task in tasks.items()),
     }
-    digests = {cell: _cell_digest(condition, cell, made.condition(cell)) for cell in kept}
+    digests = {cell: _cell_digest(condition, cell, made.condition(cell), tasks.get(cell)) for cell in kept}
     plan = Plan(
         declaration=declaration,
         setting=setting,
@@ -299,7 +299,7 @@ def make_plan(
         digests=digests,
         run_ids={cell: _run_id(declaration.name, cell, digests[cell]) for cell in kept},
         condition=condition,
-        rungs=rungs,
+        rungs=made.rungs,
     )
     if (plan.probe_episode or 0) > plan.episodes:
         raise ConfigurationError(
@@ -357,6 +357,7 @@ class _Made:
         self._conditions: dict[Any, dict[str, Any]] = {}
         self.first: dict[str, HarnessAdapter] = {}
         self.surfaces: dict[str, list[Surface]] = {}
+        self.rungs: dict[str, str] = {}
 
     def add(self, cell: Cell) -> None:
         """Make a cell's adapter, unless another cell has the same.
@@ -375,6 +376,7 @@ class _Made:
             )
         self.first.setdefault(cell.harness, adapter)
         rung = _rung(adapter, cell.harness, self._setting.sandbox)
+        self.rungs.setdefault(cell.harness, rung)
         self._conditions[key] = {**conditions.adapter_condition(adapter, cell.harness), "sandbox": rung}
 
     def condition(self, cell: Cell) -> dict[str, Any]:
@@ -396,11 +398,7 @@ def _by_label(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {label: items[0] if len(items) == 1 else items for label, items in several.items()}
 
 
-def _task(cell: Cell) -> Any:
-    return conditions.described(cell.values.get("task"))
-
-
-def _cell_digest(condition: Mapping[str, Any], cell: Cell, harness: Mapping[str, Any]) -> str:
+def _cell_digest(condition: Mapping[str, Any], cell: Cell, harness: Mapping[str, Any], task: Any) -> str:
     return conditions.digest(
         {
             "sweep": condition["sweep"],
@@ -408,7 +406,7 @@ def _cell_digest(condition: Mapping[str, Any], cell: Cell, harness: Mapping[str,
             "arm": condition["arms"][cell.arm],
             "seed": cell.seed,
             "model": cell.model,
-            "task": None if cell.task is None else _task(cell),
+            "task": task,
             "axes": dict(cell.axes),
         }
     )
