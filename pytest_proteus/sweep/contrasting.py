@@ -12,7 +12,7 @@ from typing import Any
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.contrasts import Contrast, contrast, read_margin
 from pytest_proteus.measure.placebo import placebo
-from pytest_proteus.sweep.against import Against, Current
+from pytest_proteus.sweep.baseline import Against, Current
 from pytest_proteus.sweep.declare import nearest
 from pytest_proteus.sweep.expressions import Expression, check
 from pytest_proteus.sweep.run import Run, Sweep

@@ -22,8 +22,8 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, options
-from pytest_proteus.sweep.against import Against
 from pytest_proteus.sweep.attainable import power, power_lines
+from pytest_proteus.sweep.baseline import Against
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.execute import check_configured
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
