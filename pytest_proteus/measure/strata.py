@@ -1,4 +1,4 @@
-"""Runs of a sweep, grouped: by arm, and by stratum. Imports nothing heavy and computes nothing."""
+"""Runs or planned cells of a sweep, grouped: by arm, and by stratum. Imports nothing heavy and computes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def by_arm(runs: Iterable[_Run]) -> dict[str, list[_Run]]:
 
 def stratum_of(run: Any, *, across_tasks: bool = False) -> str:
     """What of harness, model, task and further axes a run has, ``/`` between them; without the task across tasks."""
-    further = [f"{axis}={run.axes[axis]}" for axis in sorted(run.axes)]
+    further = [f"{axis}={value}" for axis, value in sorted(dict(run.axes).items())]
     parts = (run.harness, run.model, None if across_tasks else run.task)
     return "/".join([part for part in parts if part] + further)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.sweep.declared import ESTIMATES, DeclaredGate
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -18,11 +19,7 @@ ALPHA = 0.05
 
 def strata(plan: Plan) -> dict[str, dict[str, list[Cell]]]:
     """Stratum → arm → its cells."""
-    found: dict[str, dict[str, list[Cell]]] = {}
-    for cell in plan.cells:
-        name = "/".join(str(part) for part in (cell.harness, cell.model, cell.task, *dict(cell.axes).values()) if part)
-        found.setdefault(name, {}).setdefault(cell.arm, []).append(cell)
-    return found
+    return {stratum: by_arm(cells) for stratum, cells in by_stratum(plan.cells).items()}
 
 
 def pairs(plan: Plan) -> int:
