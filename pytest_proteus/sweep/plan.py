@@ -390,12 +390,12 @@ class _Made:
 
 
 def _by_label(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """What is found under each label; a list where other axes make it several."""
+    """What is found under each label; ``each`` of them where other axes make it several."""
     several: dict[str, list[Any]] = {}
     for label, item in found:
         if item not in several.setdefault(label, []):
             several[label].append(item)
-    return {label: items[0] if len(items) == 1 else items for label, items in several.items()}
+    return {label: items[0] if len(items) == 1 else {"each": items} for label, items in several.items()}
 
 
 def _cell_digest(condition: Mapping[str, Any], cell: Cell, harness: Mapping[str, Any], task: Any) -> str:

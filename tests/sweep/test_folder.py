@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytest_proteus.sweep import folder as folders
-from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go
+from pytest_proteus.sweep.folder import SessionFolder, allocate, conflicts, is_live, let_go
 
 PLAN = {"name": "s", "condition": {"sweep": {}, "harnesses": {}, "arms": {}, "tasks": {}}, "runs": []}
 
@@ -46,6 +46,26 @@ def test_a_folder_is_held_before_what_is_in_it_is_discarded(session, tmp_path, m
     monkeypatch.setattr(folders, "_discard", looked_at)
     allocate(session, "s", lambda: dict(PLAN), policy="overwrite", numbered=False)
     assert seen == ["True"]
+
+
+def planned(*harness):
+    """The condition of a plan whose one harness label stands for so many."""
+    found = harness[0] if len(harness) == 1 else {"each": list(harness)}
+    return {"condition": {"sweep": {}, "harnesses": {"h": found}, "arms": {}, "tasks": {}}}
+
+
+ONE, TWO, THREE = ({"knobs": {"n": number}} for number in (1, 2, 3))
+
+
+def test_further_values_of_an_axis_that_shapes_a_harness_extend_a_sweep():
+    assert conflicts(planned(ONE), planned(ONE, TWO)) == []
+    assert conflicts(planned(ONE, TWO), planned(TWO, ONE, THREE)) == []
+    assert conflicts(planned(ONE, TWO), planned(ONE)) == []
+
+
+def test_other_values_are_another_condition():
+    assert conflicts(planned(ONE), planned(TWO)) == ["harnesses.h.knobs.n"]
+    assert conflicts(planned(ONE, TWO), planned(ONE, THREE)) == ["harnesses.h"]
 
 
 def test_a_folder_that_could_not_be_filled_is_let_go(session, tmp_path, monkeypatch):
