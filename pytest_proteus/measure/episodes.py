@@ -206,7 +206,7 @@ def _episode(runs: Sequence[Sequence[Stream | None]], at: int, level: str, seed:
     if min(map(len, kept)) < shortest:
         return _Episode(kept, 0, why=Unavailable("empty_stream" if shortest == 1 else "fewer_than_two_actions"))
     plain = distances(kept, level)
-    whole, _ = on_grid(same_length_distances(kept, level, seed + at))
+    whole = on_grid(same_length_distances(kept, level, seed + at))
     return _Episode(kept, 0, whole, plain)
 
 

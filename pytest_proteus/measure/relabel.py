@@ -134,14 +134,15 @@ def _shuffled(codes: Codes, keys: NDArray[np.uint64]) -> Codes:
     return keys.astype(np.uint16).view(np.int16)
 
 
-def on_grid(distances: Floats) -> tuple[Floats, float]:
-    """Distances as whole numbers and what one of them is worth: any sum of all of them is below 2**53."""
+def on_grid(distances: Floats) -> Floats:
+    """Distances as whole numbers of one unit: any sum of all of them is below 2**53."""
     n, most = len(distances), float(distances.max(initial=0.0))
     if most == 0:
-        return np.zeros_like(distances), 1.0
+        return np.zeros_like(distances)
     top = math.frexp(most)[1]  # most < 2**top
     bits = min(40, 52 - math.ceil(math.log2(n * n)))
-    return np.rint(np.ldexp(distances, bits - top)), math.ldexp(1.0, top - bits)
+    out: Floats = np.rint(np.ldexp(distances, bits - top))
+    return out
 
 
 class ArmSums:

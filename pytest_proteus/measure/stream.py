@@ -799,8 +799,7 @@ def _compared(
     alpha: float,
 ) -> BetweenWithin:
     arms, codes = len(sizes), runs.codes
-    whole, _ = on_grid(runs.matrix)
-    sums_of = ArmSums(whole, arms)
+    sums_of = ArmSums(on_grid(runs.matrix), arms)
     inside, outside = sums_of(codes[None, :])
     robust = min(sizes) > 1 and bool((inside > 0).all())
     # each distance is off by up to half a unit of the grid: sums that tie but for that tie
