@@ -40,3 +40,5 @@ def disk_error(error: BaseException | None) -> OSError | None:
 
 #: How a run may end; see the ledger.
 STATES = ("complete", "timeout", "abort", "skipped", "errored", "lost", "not_run")
+#: States whose records count: the subject was measured, whatever became of it.
+GRADED = ("complete", "timeout", "abort")

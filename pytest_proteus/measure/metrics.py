@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.errors import GRADED, ConfigurationError
 from pytest_proteus.measure.summary import Bounds, number
 
 __all__ = ["MeasuredRun", "Metric", "counter_names", "metric_of", "observe", "require_direction"]
@@ -20,8 +20,6 @@ __all__ = ["MeasuredRun", "Metric", "counter_names", "metric_of", "observe", "re
 RUN_NUMBERS = {"episodes_complete": "higher", "seconds": "lower"}
 #: What a threshold says about the direction of a metric that declares none.
 _TOLD = {"at_least": "higher", "above": "higher", "at_most": "lower", "below": "lower"}
-#: States of runs that were measured, whatever became of them.
-_MEASURED = ("complete", "timeout", "abort")
 
 
 class MeasuredRun(Protocol):
@@ -117,7 +115,7 @@ def observe(run: MeasuredRun, metric: Metric, episode: int) -> tuple[float | Non
         metric: what is asked for.
         episode: one-based: scores are those of this episode; other numbers are those of runs of so many episodes.
     """
-    if run.state not in _MEASURED:
+    if run.state not in GRADED:
         return None, f"the run is {run.state}"
     if metric.name == "episodes_complete":
         return float(min(run.episodes_complete, episode)), ""

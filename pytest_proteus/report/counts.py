@@ -7,12 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from pytest_proteus.core.errors import GRADED
 from pytest_proteus.core.ledger import count
 from pytest_proteus.report.runs import USAGE
 from pytest_proteus.report.shape import fields
-
-#: States whose records count: the subject was measured, whatever became of it.
-GRADED = ("complete", "timeout", "abort")
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Mapping[str, Any])

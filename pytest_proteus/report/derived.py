@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_proteus.core.errors import GRADED
 from pytest_proteus.core.records import plain
-from pytest_proteus.report.counts import GRADED, grouped, stratum_of
+from pytest_proteus.report.counts import grouped, stratum_of
 from pytest_proteus.report.shape import mapping
 
 Entry = Mapping[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.report.counts import GRADED, runs_by_arm
+from pytest_proteus.core.errors import GRADED
+from pytest_proteus.report.counts import runs_by_arm
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import blocks, number, wrapped
 
