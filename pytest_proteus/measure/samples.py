@@ -187,7 +187,7 @@ class Paired:
             (row.cluster, math.fsum(self._question.filled(claim, row.baseline, row.candidate, best))) for row in rows
         )
 
-    def p(self, method: str, claim: Claim, refuted: bool, values: Sequence[float]) -> float:
+    def _p(self, method: str, claim: Claim, refuted: bool, values: Sequence[float]) -> float:
         """p of the claim, or of its opposite when ``refuted``."""
         signed = [-value for value in values] if refuted else list(values)
         if method == "betting":
@@ -200,11 +200,11 @@ class Paired:
         return signflip.p_greater(signed, self._given.magnitude)
 
     def p_of(self, method: str, claim: Claim, refuted: bool) -> float:
-        return self.p(method, claim, refuted, self.slacks(claim))
+        return self._p(method, claim, refuted, self.slacks(claim))
 
     def p_filled(self, method: str, claim: Claim, refuted: bool) -> float:
         """The same with what is missing filled in to speak against it."""
-        return self.p(method, claim, refuted, self.filled(claim, best=refuted))
+        return self._p(method, claim, refuted, self.filled(claim, best=refuted))
 
     def p_min(self, method: str) -> float:
         if method == "t":
@@ -271,13 +271,13 @@ class Unpaired:
         sides = (self.baseline, self.candidate)
         return any(most_equal(side, self._given.magnitude) > len(side) / 2 for side in sides)
 
-    def p(self, claim: Claim, refuted: bool, parts: tuple[Sequence[float], Sequence[float]]) -> float:
+    def _p(self, refuted: bool, parts: tuple[Sequence[float], Sequence[float]]) -> float:
         sign = -1 if refuted else 1
         mean = sign * math.fsum(statistics.fmean(part) for part in parts)
         return _p_of_t(mean, *_welch(*parts))
 
     def p_of(self, method: str, claim: Claim, refuted: bool) -> float:
-        return self.p(claim, refuted, self._parts(claim))
+        return self._p(refuted, self._parts(claim))
 
     def _parts(self, claim: Claim) -> tuple[list[float], list[float]]:
         ask = self._question
@@ -289,7 +289,7 @@ class Unpaired:
         ]
         baseline = _means((row.cluster, b) for row, b, _ in filled if row.in_baseline)
         candidate = _means((row.cluster, c) for row, _, c in filled if row.in_candidate)
-        return self.p(claim, refuted, (baseline, candidate))
+        return self._p(refuted, (baseline, candidate))
 
     def p_min(self, method: str) -> float:
         return 0.0
