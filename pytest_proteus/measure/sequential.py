@@ -218,18 +218,16 @@ def in_sequence(
     if len(seeds) > n_max:
         raise ConfigurationError(f"there are {len(seeds)} seeds, and at most {n_max} were planned")
     floor = 1 if assume in ("bounded", "deterministic") else min(fewest(alpha, tolerated), n_max)
-    stages = _Stages(question, given, list(seeds.values()), n_max, chosen, floor, gates)
+    stages = _Stages(given, list(seeds.values()), n_max, chosen, floor, gates)
     seen: list[Look] = []
     for n in sorted(k for k in chosen if k <= len(seeds)):
         seen.append(stages.look(n))
         if seen[-1].verdict != "undecided":
             break
-    return _made(question, given, stages.method, n_max, len(seeds), floor, seen)
+    return _made(given, stages.method, n_max, len(seeds), floor, seen)
 
 
-def _made(
-    question: Question, given: Given, method: str, n_max: int, n: int, floor: int, seen: Sequence[Look]
-) -> Sequential:
+def _made(given: Given, method: str, n_max: int, n: int, floor: int, seen: Sequence[Look]) -> Sequential:
     last = seen[-1] if seen else Look(0, "undecided")
     verdict, reason = last.verdict, last.reason
     decided = verdict != "undecided"
@@ -245,9 +243,9 @@ def _made(
         n_saved=n_max - last.n if decided else 0,
         n_missing=given.n_missing,
         pass_from=floor,
-        alpha=question.alpha,
+        alpha=given.question.alpha,
         method=method,
-        assumption=ASSUMED[method].format(question.bounds),
+        assumption=ASSUMED[method].format(given.question.bounds),
         looks=tuple(seen),
     )
 
@@ -257,7 +255,6 @@ class _Stages:
 
     def __init__(
         self,
-        question: Question,
         given: Given,
         seeds: Sequence[Sequence[Row]],
         n_max: int,
@@ -265,7 +262,8 @@ class _Stages:
         floor: int,
         gates: int,
     ) -> None:
-        self._question, self._given, self._seeds, self._n_max = question, given, seeds, n_max
+        self._given, self._seeds, self._n_max = given, seeds, n_max
+        self._question = question = given.question
         # a fail of one claim of two is one of two chances to fail, and so is a fail of one gate of two
         self._alpha_of_fail = question.alpha / (len(question.claims) * gates)
         self.method = {"bounded": "betting", "deterministic": "deterministic"}.get(question.assume, "sign-flip")
