@@ -9,12 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.signflip import p_greater, p_min
 from pytest_proteus.measure.summary import Estimate, estimate, number
-from pytest_proteus.measure.unavailable import Result, Unavailable
+from pytest_proteus.measure.unavailable import Finding, Unavailable
 
 __all__ = ["GoodhartGap", "goodhart_gap"]
 
@@ -22,7 +21,7 @@ Scores = Sequence["float | None"]
 
 
 @dataclass(frozen=True)
-class GoodhartGap(Result):
+class GoodhartGap(Finding):
     """How much better the visible score looks than the hidden one, and whether that grew.
 
     Args:
@@ -46,10 +45,6 @@ class GoodhartGap(Result):
     alpha: float
     n: int
     n_missing: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, and the finding."""
-        return {**super().to_json(), "finding": self.finding}
 
     @property
     def finding(self) -> str:

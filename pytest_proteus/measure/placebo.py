@@ -14,7 +14,7 @@ from typing import Any
 from pytest_proteus.measure.divergence import Draws
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.summary import Bounds
-from pytest_proteus.measure.unavailable import Result, Unavailable
+from pytest_proteus.measure.unavailable import Finding, Unavailable
 
 __all__ = ["Placebo", "placebo"]
 
@@ -23,7 +23,7 @@ _PAIRS = 7
 
 
 @dataclass(frozen=True)
-class Placebo(Result):
+class Placebo(Finding):
     """What a gate makes of a copy beside the arm that it copies.
 
     Args:
@@ -45,10 +45,6 @@ class Placebo(Result):
     exact: bool
     n: int
     n_missing: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, and the finding."""
-        return {**super().to_json(), "finding": self.finding}
 
     @property
     def finding(self) -> str:

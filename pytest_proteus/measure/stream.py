@@ -23,7 +23,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure import divergence
 from pytest_proteus.measure.divergence import COMPRESSOR, LEVELS, Draws, Floats
 from pytest_proteus.measure.relabel import ArmSums, Design, on_grid, welch
-from pytest_proteus.measure.unavailable import Result, Unavailable
+from pytest_proteus.measure.unavailable import Finding, Result, Unavailable
 
 if TYPE_CHECKING:
     from pytest_proteus.measure.episodes import SeparationCourse
@@ -454,7 +454,7 @@ class RunDistance:
 
 
 @dataclass(frozen=True)
-class BetweenWithin(Result):
+class BetweenWithin(Finding):
     """How much farther runs of different arms are apart than runs of one arm.
 
     Args:
@@ -525,10 +525,6 @@ class BetweenWithin(Result):
     by_episode: SeparationCourse | Unavailable = _NOT_MEASURED
     placebos: Mapping[str, BetweenWithin | Unavailable] = field(default_factory=dict)
     with_missing: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, and the finding where there is one."""
-        return {**super().to_json(), **({"finding": self.finding} if self.finding else {})}
 
     @property
     def finding(self) -> str:

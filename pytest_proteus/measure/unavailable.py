@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from pytest_proteus.core.records import plain
 
-__all__ = ["REASONS", "Result", "Unavailable"]
+__all__ = ["REASONS", "Finding", "Result", "Unavailable"]
 
 #: The reasons that measurements give, and what each of them says to a reader.
 REASONS: dict[str, str] = {
@@ -132,6 +132,19 @@ class Result(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.to_json())
+
+
+class Finding(Result):
+    """Base of results that say in a sentence what was found; their JSON has the sentence where it is not empty."""
+
+    @property
+    def finding(self) -> str:
+        """What was found."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the finding where there is one."""
+        return {**super().to_json(), **({"finding": self.finding} if self.finding else {})}
 
 
 def _json(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.summary import number
-from pytest_proteus.measure.unavailable import Result, Unavailable
+from pytest_proteus.measure.unavailable import Finding, Result, Unavailable
 
 __all__ = ["Purchase", "VarianceComponents", "variance_components"]
 
@@ -35,7 +35,7 @@ class Purchase(Result):
 
 
 @dataclass(frozen=True)
-class VarianceComponents(Result):
+class VarianceComponents(Finding):
     """The variance of single values, by where it comes from, in squared units of the metric.
 
     Args:
@@ -70,10 +70,6 @@ class VarianceComponents(Result):
     repeats: float
     n: int
     n_missing: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, and the finding."""
-        return {**super().to_json(), "finding": self.finding}
 
     @property
     def finding(self) -> str:
