@@ -626,7 +626,10 @@ def _add_run(commands: Any) -> None:
         help="where the model is, such as anthropic=http://127.0.0.1:8080; repeatable",
     )
     run.add_argument(
-        "--sandbox", default="", metavar="RUNG", help="where agents' processes run: bwrap, none or auto (default: none)"
+        "--sandbox",
+        default="",
+        metavar="RUNG",
+        help="where agents' processes run: bwrap, none or auto (default: auto, the harness's own, else none)",
     )
     run.add_argument("--max-turns", type=_count, metavar="N", help="model turns of an episode (default: 100)")
     run.add_argument("--min-turns-per-phase", type=_amount, metavar="N", help="turns kept for each phase")
