@@ -35,7 +35,7 @@ _INI = "[pytest]\nfilterwarnings = ignore:Module already imported:pytest.PytestA
 
 #: pytest's exit status → ours.
 _RUN_CODES = {0: 0, 1: 1, 2: 130, 3: 1, 4: 2, 5: 2}
-_USAGE_ERROR = 4
+_INTERRUPTED, _USAGE_ERROR = 2, 4
 
 #: File that ``sweep.command`` leaves in the scratch folder.
 ENDED = "ended"
@@ -93,12 +93,13 @@ def _run(options: argparse.Namespace) -> int:
         status, said = _pytest([*words, *options.pytest_words, str(suite)], to_stderr=options.json)
         ended = (Path(scratch) / ENDED).exists()
     _tidy(options.out / ".session")
+    if not ended and status != _INTERRUPTED and not (status == _USAGE_ERROR and said.strip()):
+        sys.stderr.write(said)
+        print("proteus run: a harness or evaluator ended the process; there is no report", file=sys.stderr)
+        return 1
     if status == _USAGE_ERROR:
         raise ConfigurationError(_usage_error(said, options))
     sys.stderr.write(said)
-    if not ended and status in (0, 1):
-        print("proteus run: a harness or evaluator ended the process; there is no report", file=sys.stderr)
-        return 1
     if status in (0, 1) and (reason := _reason_for_nothing(options.out)):
         raise ConfigurationError(f"no cell ran: {reason}")
     if options.json and status in (0, 1):

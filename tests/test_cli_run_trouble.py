@@ -49,6 +49,26 @@ class Absent(MinimalHarness):
         return "its program is not here"
 
 
+class Exits3(MinimalHarness):
+    def run_episode(self, spec):
+        os._exit(3)
+
+
+class Exits4(MinimalHarness):
+    def run_episode(self, spec):
+        os._exit(4)
+
+
+class Exits9(MinimalHarness):
+    def run_episode(self, spec):
+        os._exit(9)
+
+
+class Killed(MinimalHarness):
+    def run_episode(self, spec):
+        os.kill(os.getpid(), 9)
+
+
 class ExitsEarly(MinimalHarness):
     def __init__(self):
         os._exit(0)
@@ -108,7 +128,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_the_commands_own_words(proteus)
     assert "--proteus" not in done.stderr
 
 
-@pytest.mark.parametrize("adapter", ["Exits", "ExitsEarly"])
+@pytest.mark.parametrize("adapter", ["Exits", "ExitsEarly", "Exits3", "Exits4", "Exits9", "Killed"])
 def test_an_adapter_that_ends_the_process_is_exit_1_and_one_line(proteus, adapter):
     done = proteus("--harness", f"trouble:{adapter}")
     assert done.returncode == 1
