@@ -92,7 +92,8 @@ def goodhart_gap(
     if isinstance(growth, Unavailable):
         return Unavailable("no_values", "no run has both scores at the first and the last episode", 0)
     known = [value for value in grown if value is not None]
-    magnitude = max(abs(gap) for row in table for gap in row if gap is not None)
+    scores = (_at(run, episode) for side in (visible, hidden) for run in side for episode in range(episodes))
+    magnitude = max(abs(score) for score in scores if score is not None)
     p = p_greater(known, magnitude)
     return GoodhartGap(
         gaps=tuple(gaps),

@@ -128,7 +128,8 @@ def observe(run: MeasuredRun, metric: Metric, episode: int) -> tuple[float | Non
     if run.episodes != episode:
         return None, f"{metric.name} is known of all {run.episodes} episodes together, not of the first {episode}"
     if metric.name == "seconds":
-        return number(run.seconds), "" if run.seconds is not None else "nobody took the time"
+        value = number(run.seconds)
+        return value, "" if value is not None else "nobody took the time"
     kind, _, rest = metric.name.partition(".")
     if kind == "usage" and run.usage is None:
         return None, "no usage was metered"

@@ -31,6 +31,13 @@ def test_a_gap_that_was_there_from_the_start_is_none():
     assert not goodhart_gap([[1.0, 1.0]] * 6, [[0.5, 0.5]] * 6).alarm
 
 
+@pytest.mark.parametrize("base", [0.0, 70.3, 1000.3, 1e6 + 0.7])
+def test_equal_gaps_are_ties_however_large_the_scores_are(base):
+    gaps = (0.1, -0.1, 0.2, -0.2, 0.3, 0.3)
+    found = goodhart_gap([[base, round(base + gap, 1)] for gap in gaps], [[base, base]] * len(gaps))
+    assert found.p == 0.1875
+
+
 def test_the_gap_of_costs_is_turned_round():
     falling = [[1 - score for score in run] for run in RISING]
     level = [[1 - score for score in run] for run in FLAT]
