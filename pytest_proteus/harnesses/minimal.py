@@ -16,7 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.disposition import Disposition
@@ -188,7 +188,7 @@ class MinimalHarness:
             time.sleep(self.delay)
         events: list[ActionEvent] = []
         trouble = self._trouble(spec)
-        error, error_class = "", "apparatus"
+        error = ""
         try:
             if trouble != "hang":
                 self._run_phases(spec, events, 1 if trouble in ("fail", "crash") else spec.max_turns)
@@ -197,12 +197,12 @@ class MinimalHarness:
             elif trouble == "crash":
                 os._exit(70)
             elif trouble == "hang":
-                error, error_class = self._hang(spec), "abort"
+                self._hang(spec)
             elif trouble == "hostile":
                 self._plant(spec)
         finally:
             self._write_trace(spec, events)
-        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events), error_class)
+        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events))
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """The actions of an episode, as this harness logged them; empty when there is no log."""
@@ -248,11 +248,8 @@ class MinimalHarness:
         return True
 
     @staticmethod
-    def _hang(spec: EpisodeSpec) -> str:
-        from pytest_proteus.sandbox.none import pause
-
-        if pause(spec.phase_timeout):
-            return "the phase was cut short from outside"
+    def _hang(spec: EpisodeSpec) -> NoReturn:
+        time.sleep(spec.phase_timeout)
         raise PhaseTimeout(f"episode {spec.episode}: the phase took longer than {spec.phase_timeout:g} s")
 
     def _plant(self, spec: EpisodeSpec) -> None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sandbox.bwrap import BwrapSandbox, Limits, let_in, open_folders
-from pytest_proteus.sandbox.none import LocalSandbox, Outcome, kill_all
+from pytest_proteus.sandbox.none import LocalSandbox, Outcome
 
 #: Every rung that a user may name, weakest first.
 RUNGS = ("none", "bwrap", "podman", "docker")
@@ -45,7 +45,6 @@ def enforcement_of(name: str) -> Mapping[str, str]:
 
 
 __all__ = [
-    "RUNGS", "BwrapSandbox", "Limits", "LocalSandbox", "Outcome", "Sandbox", "choose", "enforcement_of", "kill_all",
-    "let_in",
+    "RUNGS", "BwrapSandbox", "Limits", "LocalSandbox", "Outcome", "Sandbox", "choose", "enforcement_of", "let_in",
     "open_folders",
 ]  # fmt: skip

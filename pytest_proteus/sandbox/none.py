@@ -13,7 +13,6 @@ import contextlib
 import functools
 import marshal
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -41,9 +40,6 @@ _LOAD = "import marshal, sys\nwith open(int(sys.argv[1]), 'rb') as file:\n    co
 
 _NEEDS_LINUX = "running an agent as a supervised process needs Linux"
 
-#: Ends of the lifelines of running supervisors. Taking one out is atomic, so that a signal handler needs no lock.
-_lifelines: set[int] = set()
-
 
 class SupervisorLost(ApparatusError):
     """Something killed the supervisor: the subject can do that, and no retry would make it stop."""
@@ -65,7 +61,7 @@ class Outcome:
         seconds: wall time from start to the death of the last descendant.
         left_over: how many descendants had to be killed after the process itself had ended; None where the kernel kills
             them uncounted.
-        interrupted: whether ``kill_all`` cut it short.
+        interrupted: whether it was cut short because somebody, such as the subject, sent its supervisor a signal.
         exceeded: which limit it was stopped for, as the end of a sentence; empty when for none.
         calls: how many calls of the model's endpoint were passed on; None where nothing counts them.
         refused: how many requests were not passed on.
@@ -205,30 +201,6 @@ def supervise(
     )
 
 
-def pause(seconds: float) -> bool:
-    """Wait without doing anything; True when ``kill_all`` ended it early."""
-    read, write = os.pipe()
-    _lifelines.add(write)
-    try:
-        return bool(select.select([read], [], [], seconds)[0])
-    finally:
-        _cut(write)
-        os.close(read)
-
-
-def kill_all() -> None:
-    """Have everything killed that any thread is running right now; calls of ``launch`` and ``pause`` return soon after.
-
-    May be called in a signal handler: it only closes pipes.
-    """
-    while True:
-        try:
-            lifeline = _lifelines.pop()
-        except KeyError:
-            return
-        os.close(lifeline)
-
-
 @contextlib.contextmanager
 def _supervised(order: bytes, descriptors: Sequence[int] = ()) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A running supervisor and the descriptor of its status pipe; it is gone when the block ends, however it ends."""
@@ -241,7 +213,6 @@ def _supervised(order: bytes, descriptors: Sequence[int] = ()) -> Iterator[tuple
     with os.fdopen(os.dup(script), "wb") as file:
         file.write(_program())
     os.lseek(script, 0, os.SEEK_SET)
-    _lifelines.add(line_write)
     supervisor = None
     try:
         try:
@@ -266,7 +237,7 @@ def _supervised(order: bytes, descriptors: Sequence[int] = ()) -> Iterator[tuple
     finally:
         if order_write >= 0:
             os.close(order_write)
-        _cut(line_write)
+        os.close(line_write)
         if supervisor is not None:
             _bury(supervisor)
         os.close(status_read)
@@ -276,12 +247,6 @@ def _supervised(order: bytes, descriptors: Sequence[int] = ()) -> Iterator[tuple
 def _program() -> bytes:
     """The supervisor's program, compiled: each of its starts would otherwise do that anew."""
     return marshal.dumps(compile(_SUPERVISOR.read_text(encoding="utf-8"), "supervisor", "exec"))
-
-
-def _cut(lifeline: int) -> None:
-    with contextlib.suppress(KeyError):
-        _lifelines.remove(lifeline)
-        os.close(lifeline)
 
 
 def _bury(supervisor: subprocess.Popen[bytes]) -> None:

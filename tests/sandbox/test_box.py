@@ -17,7 +17,7 @@ from boxes import ENVIRONMENT, needs_bwrap, stand_in
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
 from pytest_proteus.harnesses.pi import PiHarness
-from pytest_proteus.sandbox import BwrapSandbox, Outcome, kill_all
+from pytest_proteus.sandbox import BwrapSandbox, Outcome
 
 pytestmark = needs_bwrap
 
@@ -168,19 +168,6 @@ def test_a_daemon_is_dead_when_its_starter_has_ended(harness):
     code = "(trap '' HUP TERM INT; setsid bash -c 'while :; do sleep 600; done' daemon \"$1\" >/dev/null 2>&1 &); :"
     outcome = shell(code, token, cwd=harness)
     assert outcome.returncode == 0
-    assert not marked(token)
-
-
-def test_kill_all_ends_a_box(harness):
-    outcomes: list[Outcome] = []
-    token = uuid.uuid4().hex
-    code = 'bash -c "while :; do sleep 600; done" x "$1"'
-    thread = threading.Thread(target=lambda: outcomes.append(shell(code, token, cwd=harness)))
-    thread.start()
-    assert wait_for(lambda: marked(token))
-    kill_all()
-    thread.join(20)
-    assert [outcome.interrupted for outcome in outcomes] == [True]
     assert not marked(token)
 
 

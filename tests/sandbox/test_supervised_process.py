@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.sandbox import LocalSandbox, kill_all, none
+from pytest_proteus.sandbox import LocalSandbox, none
 from pytest_proteus.sandbox.none import SupervisorLost
 
 #: Starts a child that leaves its parent, session and process group, closes all, ignores signals, and writes its number.
@@ -211,20 +211,15 @@ def test_stopping_the_supervisor_ends_the_phase_at_its_time_limit(tmp_path):
     assert not any(map(alive, pids))
 
 
-def test_kill_all_ends_what_other_threads_run(tmp_path):
-    outcomes = []
-    threads = [
-        threading.Thread(target=lambda n=n: outcomes.append(python(ESCAPE + "time.sleep(60)", tmp_path / n)))
-        for n in ("a", "b")
-    ]
-    for thread in threads:
-        thread.start()
-    pids = [wait_for_file(tmp_path / n) for n in ("a", "b")]
-    kill_all()
-    for thread in threads:
-        thread.join(20)
-    assert [outcome.interrupted for outcome in outcomes] == [True, True]
-    assert not any(alive(pid) for pid in pids)
+def test_a_signal_to_the_supervisor_cuts_the_phase_short(tmp_path):
+    code = (
+        "while not (os.path.exists(sys.argv[1]) and os.path.getsize(sys.argv[1])): time.sleep(0.01)\n"
+        "os.kill(os.getppid(), 15)\n"
+        "time.sleep(60)"
+    )
+    outcome = python(ESCAPE + code, tmp_path / "pid")
+    assert (outcome.interrupted, outcome.timed_out) == (True, False)
+    assert not alive(wait_for_file(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
