@@ -62,10 +62,6 @@ _STDOUT_LIMIT = 1 << 26
 #: Folders within folders below an agent's home in which its log is looked for.
 _LOG_DEPTH = 5
 
-#: The role of a tool in a normalized stream.
-ROLES = ("write", "edit", "read", "shell")
-
-
 _INSTRUCTIONS = """\
 # Instructions
 
@@ -130,7 +126,8 @@ class Agent:
         name: name of the harness and of the package.
         wires: protocols that it speaks, the one that suits it best first.
         surfaces: its surfaces, relative to the harness tree, which is its working folder.
-        tools: the agent's name of a tool → its role, one of ``ROLES``; tools of no role are left out.
+        tools: the agent's name of a tool → its role: ``write``, ``edit``, ``read`` or ``shell``; tools of none are left
+            out.
         seed: path → text of the harness's first files.
         argv: what follows the program on the command line; the prompt goes in on standard input.
         environment: the agent's own variables.
@@ -335,13 +332,13 @@ class AgentHarness:
             raise ConfigurationError(
                 f"harness {self.name} needs a model: name one with --proteus-model or a model axis"
             )
-        episode = _Episode(spec, self.agent)
+        episode, session = _Episode(spec, self.agent), Session()
         limited = 0
         asked = {"endpoint_calls": 0, "refused_requests": 0}
         episode.begin()
         try:
             for phase, prompt in spec.phase_prompts.items():
-                launch = self._launch(spec, episode, phase, prompt)
+                launch = self._launch(spec, episode, phase, prompt, session.ident)
                 if not episode.begun:
                     episode.write(self.agent.files(launch))
                 episode.begin_phase(phase)
@@ -363,7 +360,6 @@ class AgentHarness:
                 limited += session.stop_reason == "limit"
         finally:
             episode.end()
-        session = episode.session()
         return EpisodeResult(spec.episode, True, session.turn, "", _counters(spec, session, limited, asked))
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
@@ -386,7 +382,8 @@ class AgentHarness:
             self._found = found
         return self._found
 
-    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str, prompt: str) -> Launch:
+    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str, prompt: str, ident: str) -> Launch:
+        """What a phase is launched with; ``ident`` is the agent's own id of the session so far, empty for none."""
         wire, url, model = self._endpoint(spec.model)
         return Launch(
             model=model,
@@ -400,7 +397,7 @@ class AgentHarness:
             temporary=episode.temporary,
             traces=episode.traces,
             session=episode.ident,
-            resume=(episode.session().ident or episode.ident) if episode.begun else "",
+            resume=(ident or episode.ident) if episode.begun else "",
             turns=spec.phase_turns.get(phase) or spec.max_turns,
             prompt=prompt,
         )
@@ -528,10 +525,9 @@ class _Episode:
         Returns:
             What the agent did to its log, as far as it shows; empty when nothing does.
         """
-        folder = self._open()
-        if folder is None:
-            return "its folder is no folder any more"
-        os.close(folder)
+        with self._opened() as folder:
+            if folder is None:
+                return "its folder is no folder any more"
         text = self._text()
         place, _ = self.agent.log
         if place != "traces":
@@ -574,12 +570,9 @@ class _Episode:
                         name = path.rpartition("/")[2]
                         yield os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime, path
 
-    def _open(self) -> int | None:
-        return open_folder(self.state.parent, self.traces.parent.name, self.traces.name)
-
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int | None]:
-        folder = self._open()
+        folder = open_folder(self.state.parent, self.traces.parent.name, self.traces.name)
         try:
             yield folder
         finally:
