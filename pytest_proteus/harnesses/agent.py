@@ -183,6 +183,22 @@ def first_files(instructions: str, skills: str) -> dict[str, str]:
     return {instructions: _INSTRUCTIONS.format(instructions=instructions, skills=skills), "notes/index.md": _NOTE}
 
 
+def usual_surfaces(instructions: str, skills: str, *writers: str) -> tuple[Surface, ...]:
+    """The surfaces that all agents have: ``instructions``, ``notes``, ``skills`` (a folder a skill) and ``tools``.
+
+    Args:
+        instructions, skills: as for ``first_files``.
+        writers: the agent's tools that write files.
+    """
+    tools = frozenset(writers)
+    return (
+        Surface("instructions", instructions, write_tools=tools, free_named=False),
+        Surface("notes", "notes", write_tools=tools),
+        Surface("skills", skills, unit="directory", write_tools=tools),
+        Surface("tools", "tools", write_tools=tools, is_code=True),
+    )
+
+
 class AgentHarness:
     """A real coding agent; a subclass names which.
 

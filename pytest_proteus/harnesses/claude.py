@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Call,
     Phases,
@@ -27,14 +26,7 @@ from pytest_proteus.harnesses.session import (
 
 _KNOWN = "2.1."
 
-_WRITERS = frozenset({"Write", "Edit"})
-
-SURFACES = (
-    Surface("instructions", "CLAUDE.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", ".claude/skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("CLAUDE.md", ".claude/skills", "Write", "Edit")
 
 _TOOLS = {"Write": "write", "Edit": "edit", "Read": "read", "Bash": "shell"}
 

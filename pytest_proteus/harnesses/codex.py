@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_proteus.core.adapter import ActionEvent, Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.core.adapter import ActionEvent
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Phases,
     Session,
@@ -29,14 +29,7 @@ from pytest_proteus.harnesses.traces import bounded, bounded_text
 
 _KNOWN = "0.171."
 
-_WRITERS = frozenset({"apply_patch"})
-
-SURFACES = (
-    Surface("instructions", "AGENTS.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", ".agents/skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("AGENTS.md", ".agents/skills", "apply_patch")
 
 _PROVIDER = "endpoint"
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Call,
     Phases,
@@ -24,14 +23,7 @@ from pytest_proteus.harnesses.session import (
     text_of,
 )
 
-_WRITERS = frozenset({"create", "edit"})
-
-SURFACES = (
-    Surface("instructions", "AGENTS.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", ".agents/skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("AGENTS.md", ".agents/skills", "create", "edit")
 
 #: Wire protocol → the provider's type and the protocol's name, where it has one.
 _PROVIDERS = {

@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Call,
     Phases,
@@ -24,14 +23,7 @@ from pytest_proteus.harnesses.session import (
     records,
 )
 
-_WRITERS = frozenset({"write_file", "replace"})
-
-SURFACES = (
-    Surface("instructions", "GEMINI.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", ".gemini/skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("GEMINI.md", ".gemini/skills", "write_file", "replace")
 
 _TOKENS = {"input": "input", "output_tokens": "output", "cached": "cache_read"}
 

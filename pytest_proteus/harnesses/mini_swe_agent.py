@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Call,
     Phases,
@@ -28,14 +27,7 @@ from pytest_proteus.harnesses.session import (
 
 _KNOWN = "2.4."
 
-_WRITERS = frozenset({"bash"})
-
-SURFACES = (
-    Surface("instructions", "AGENTS.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", "skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("AGENTS.md", "skills", "bash")
 
 _LOG = "trajectory.json"
 

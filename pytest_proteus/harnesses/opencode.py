@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.session import (
     Call,
     Phases,
@@ -25,14 +24,7 @@ from pytest_proteus.harnesses.session import (
 
 _KNOWN = "1.18."
 
-_WRITERS = frozenset({"write", "edit"})
-
-SURFACES = (
-    Surface("instructions", "AGENTS.md", write_tools=_WRITERS, free_named=False),
-    Surface("notes", "notes", write_tools=_WRITERS),
-    Surface("skills", ".agents/skills", unit="directory", write_tools=_WRITERS),
-    Surface("tools", "tools", write_tools=_WRITERS, is_code=True),
-)
+SURFACES = usual_surfaces("AGENTS.md", ".agents/skills", "write", "edit")
 
 #: Wire protocol → the provider's module, all of which are in the program.
 _MODULES = {

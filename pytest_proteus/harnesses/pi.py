@@ -6,16 +6,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from pytest_proteus.core.adapter import Surface
-from pytest_proteus.harnesses.agent import KEYS, Agent, AgentHarness, Launch, first_files
+from pytest_proteus.harnesses.agent import KEYS, Agent, AgentHarness, Launch, first_files, usual_surfaces
 from pytest_proteus.harnesses.pi_log import damage, read_session
 
-SURFACES = (
-    Surface("instructions", "AGENTS.md", write_tools=frozenset({"write", "edit"}), free_named=False),
-    Surface("notes", "notes", write_tools=frozenset({"write", "edit"})),
-    Surface("skills", "skills", unit="directory", write_tools=frozenset({"write", "edit"})),
-    Surface("tools", "tools", write_tools=frozenset({"write", "edit"}), is_code=True),
-)
+SURFACES = usual_surfaces("AGENTS.md", "skills", "write", "edit")
 
 #: Wire protocol of an endpoint → pi's name of the API.
 _APIS: Mapping[str, str] = {
