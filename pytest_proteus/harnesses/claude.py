@@ -21,6 +21,7 @@ from pytest_proteus.harnesses.session import (
     mapping,
     objects,
     records,
+    string,
     text_of,
 )
 
@@ -130,8 +131,7 @@ def _read_answer(
             transcript.say(turn, phase, text_of([part]), time)
         elif part.get("type") == "tool_use":
             given = mapping(part.get("input"))
-            path = given.get("file_path")
-            named = path if isinstance(path, str) else ""
+            named = string(given.get("file_path"))
             transcript.call(str(part.get("id")), Call(turn, phase, str(part.get("name", "")), given, named, time))
 
 

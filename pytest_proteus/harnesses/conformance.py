@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.adapter import CONTINUITY_MODES, PHASES, ActionEvent, HarnessAdapter, Surface
-from pytest_proteus.core.disposition import NEUTRAL, Disposition, review
+from pytest_proteus.core.disposition import NEUTRAL, review
 from pytest_proteus.harnesses.registry import lacking
 
 #: Characters of one event's parameters, as JSON, and of its text, above which they count as not bounded.
@@ -223,7 +223,7 @@ class _Checks:
         tree = root / "harness"
         self.adapter.install_disposition(tree, NEUTRAL)
         before, print_before = self._scan(root)[0], self._fingerprint(tree)
-        self.adapter.install_disposition(tree, _probe(self.surfaces))
+        self.adapter.install_disposition(tree, review(self.surfaces[0].name))
         during, print_during = self._scan(root)[0], self._fingerprint(tree)
         self.adapter.install_disposition(tree, NEUTRAL)
         after, print_after = self._scan(root)[0], self._fingerprint(tree)
@@ -314,10 +314,6 @@ def _wrong(event: Any, surfaces: set[str], turn: int) -> str:
     except (TypeError, ValueError) as error:
         return f"params cannot be written as JSON ({error}): keep texts, numbers, lists and mappings"
     return f"has {size} characters: cut long params and text" if size > EVENT_LIMIT else ""
-
-
-def _probe(surfaces: Sequence[Surface]) -> Disposition:
-    return review(surfaces[0].name)
 
 
 def _named(paths: Sequence[Path]) -> str:

@@ -20,6 +20,7 @@ from pytest_proteus.harnesses.session import (
     mapping,
     objects,
     records,
+    string,
     text_of,
 )
 
@@ -85,8 +86,7 @@ def _read_answer(transcript: Transcript, phase: str, data: Mapping[str, Any], ti
     transcript.say(turn, phase, text_of(data.get("content")), time)
     for part in objects(data.get("toolRequests")):
         given = mapping(part.get("arguments"))
-        path = given.get("path")
-        named = path if isinstance(path, str) else ""
+        named = string(given.get("path"))
         transcript.call(str(part.get("toolCallId")), Call(turn, phase, str(part.get("name", "")), given, named, time))
 
 

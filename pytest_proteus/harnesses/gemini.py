@@ -21,6 +21,7 @@ from pytest_proteus.harnesses.session import (
     from_iso,
     mapping,
     records,
+    string,
 )
 
 SURFACES = usual_surfaces("GEMINI.md", ".gemini/skills", "write_file", "replace")
@@ -69,12 +70,10 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
             said = ""
         answering = speaks
         if kind == "message":
-            content = record.get("content")
-            said += content if speaks and isinstance(content, str) else ""
+            said += string(record.get("content")) if speaks else ""
         elif kind == "tool_use":
             given = mapping(record.get("parameters"))
-            path = given.get("file_path")
-            tool, named = str(record.get("tool_name", "")), path if isinstance(path, str) else ""
+            tool, named = str(record.get("tool_name", "")), string(given.get("file_path"))
             transcript.call(str(record.get("tool_id")), Call(session.turn, phase, tool, given, named, time))
         elif kind == "tool_result":
             output = str(record.get("output") or mapping(record.get("error")).get("message") or "")

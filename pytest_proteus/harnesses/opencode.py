@@ -20,6 +20,7 @@ from pytest_proteus.harnesses.session import (
     from_milliseconds,
     mapping,
     records,
+    string,
 )
 
 _KNOWN = "1.18."
@@ -104,8 +105,7 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
         time = from_milliseconds(record.get("timestamp"))
         turn = session.turn + 1  # what ends a turn comes after all that belongs to it
         if kind == "text":
-            said = part.get("text")
-            transcript.say(turn, phase, said if isinstance(said, str) else "", time)
+            transcript.say(turn, phase, string(part.get("text")), time)
         elif kind == "tool_use":
             _read_call(transcript, turn, phase, part, time)
         elif kind == "step_finish":
@@ -124,13 +124,10 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
 def _read_call(transcript: Transcript, turn: int, phase: str, part: Mapping[str, Any], time: float | None) -> None:
     state = mapping(part.get("state"))
     given = mapping(state.get("input"))
-    path = given.get("filePath")
     ident = str(part.get("callID"))
-    call = Call(turn, phase, str(part.get("tool", "")), given, path if isinstance(path, str) else "", time)
-    transcript.call(ident, call)
+    transcript.call(ident, Call(turn, phase, str(part.get("tool", "")), given, string(given.get("filePath")), time))
     failed = state.get("status") == "error" or mapping(state.get("metadata")).get("exit") not in (None, 0)
-    output = state.get("output") if "output" in state else state.get("error")
-    transcript.result(ident, output if isinstance(output, str) else "", failed)
+    transcript.result(ident, string(state.get("output") if "output" in state else state.get("error")), failed)
 
 
 def _read_error(session: Session, phase: str, error: Mapping[str, Any]) -> None:

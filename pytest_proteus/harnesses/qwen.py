@@ -22,6 +22,7 @@ from pytest_proteus.harnesses.session import (
     mapping,
     objects,
     records,
+    string,
     text_of,
 )
 
@@ -104,8 +105,7 @@ def _read_parts(transcript: Transcript, phase: str, content: Any) -> None:
             transcript.say(turn, phase, text_of([part]), None)
         elif part.get("type") == "tool_use":
             given = mapping(part.get("input"))
-            path = given.get("file_path")
-            named = path if isinstance(path, str) else ""
+            named = string(given.get("file_path"))
             transcript.call(str(part.get("id")), Call(turn, phase, str(part.get("name", "")), given, named, None))
 
 

@@ -18,7 +18,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.trees import remove
 from pytest_proteus.harnesses.agent import Agent
 from pytest_proteus.harnesses.registry import BUILTIN, load
-from pytest_proteus.harnesses.session import Session, from_iso, from_milliseconds, mapping, records
+from pytest_proteus.harnesses.session import Session, from_iso, from_milliseconds, mapping, records, string
 from pytest_proteus.harnesses.traces import read_regular, surface_finder
 
 #: How a value of the harness axis begins that names a folder of recordings.
@@ -205,6 +205,5 @@ def _read(path: Path, agent: str) -> _Recording:
     for record in _first_records(text):
         told = record.get("timestamp")
         began = began or (from_iso(told) if isinstance(told, str) else from_milliseconds(told))
-        cwd = record.get("cwd") or mapping(record.get("payload")).get("cwd")
-        folder = folder or (cwd if isinstance(cwd, str) else "")
+        folder = folder or string(record.get("cwd") or mapping(record.get("payload")).get("cwd"))
     return _Recording(path, text, agent, began, folder or "/nowhere")

@@ -191,6 +191,11 @@ def objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def string(value: Any) -> str:
+    """The value if it is text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
 def text_of(content: Any) -> str:
     """The text of a message's content: a string, or a list of parts of which those with a ``text`` count."""
     if isinstance(content, str):

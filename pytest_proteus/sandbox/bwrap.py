@@ -231,13 +231,14 @@ class BwrapSandbox:
                     f"sandbox bwrap: {path} cannot be given to a box: "
                     + ("it holds what no agent may see" if path in _NEVER else "it is not there")
                 )
-            if user:
-                _let_further(path, user)
-            shut = closed_folder(path, user) if user else ""
+            if user is None:
+                continue
+            _let_further(path, user)
+            shut = closed_folder(path, user)
             if shut:
                 raise ConfigurationError(
-                    f"sandbox bwrap: {path} cannot be reached by the user {user[0] if user else ''} that boxes of root "
-                    f"run as, since {shut} is closed to others: put it where everybody can get, such as /opt"
+                    f"sandbox bwrap: {path} cannot be reached by the user {user[0]} that boxes of root run as, since "
+                    f"{shut} is closed to others: put it where everybody can get, such as /opt"
                 )
         for hidden in self._hidden:
             for path in writable:
