@@ -42,7 +42,6 @@ class _Recording:
 
     path: Path
     text: str
-    agent: str
     began: float | None
     folder: str
 
@@ -91,6 +90,7 @@ class ReplayHarness:
                 f"agent's into a folder of its own"
             )
         self.recorded = kinds[paths[0]]
+        self._in_order: dict[int, list[Path]] = {}
         #: Part of the condition: other recordings are another sweep.
         self.sessions_sha256 = hashlib.sha256(b"".join(_digest(path) for path in paths)).hexdigest()
 
@@ -126,11 +126,11 @@ class ReplayHarness:
         Returns:
             Counters as those of ``AgentHarness.run_episode``.
         """
-        recordings = self._recordings(spec.seed)
-        if spec.episode > len(recordings):
-            told = f"{len(recordings)} recorded sessions lie in {self._folder}, and there is none for episode "
+        paths = self._paths(spec.seed)
+        if spec.episode > len(paths):
+            told = f"{len(paths)} recorded sessions lie in {self._folder}, and there is none for episode "
             return EpisodeResult(spec.episode, False, 0, f"{told}{spec.episode}", {}, "configuration")
-        recording = recordings[spec.episode - 1]
+        recording = _read(paths[spec.episode - 1])
         folder = spec.root / "traces" / f"ep{spec.episode:03d}"
         remove(folder)
         folder.mkdir(parents=True)
@@ -146,16 +146,20 @@ class ReplayHarness:
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """The events of an episode's session; empty when there is none."""
         path = Path(root) / "traces" / f"ep{episode:03d}" / "log.jsonl"
-        return self._session(_read(path, self.recorded)).events if path.is_file() else []
+        return self._session(_read(path)).events if path.is_file() else []
 
-    def _recordings(self, seed: int) -> list[_Recording]:
-        """The sessions of a seed; by the time at which they began, or by name where not all tell it."""
-        folders = (self._folder / name for name in (str(seed), f"s{seed}"))
-        folder = next((own for own in folders if own.is_dir()), self._folder)
-        found = [_read(path, self.recorded) for path in sorted(folder.rglob("*.jsonl")) if not path.is_symlink()]
-        if all(recording.began is not None for recording in found):
-            found.sort(key=lambda recording: recording.began or 0.0)
-        return found
+    def _paths(self, seed: int) -> list[Path]:
+        """The sessions of a seed, by the time at which they began, or by name where not all tell it. All of them are
+        read for that, so it is done once."""
+        if seed not in self._in_order:
+            folders = (self._folder / name for name in (str(seed), f"s{seed}"))
+            folder = next((own for own in folders if own.is_dir()), self._folder)
+            paths = [path for path in sorted(folder.rglob("*.jsonl")) if not path.is_symlink()]
+            began = {path: _read(path).began for path in paths}
+            if None not in began.values():
+                paths.sort(key=lambda path: began[path] or 0.0)
+            self._in_order[seed] = paths
+        return self._in_order[seed]
 
     def _session(self, recording: _Recording) -> Session:
         find = surface_finder(Path(recording.folder), self._agent.surfaces)
@@ -199,11 +203,11 @@ def _agent_of(path: Path) -> str:
     return ""
 
 
-def _read(path: Path, agent: str) -> _Recording:
+def _read(path: Path) -> _Recording:
     text = _text(path)
     began, folder = None, ""
     for record in _first_records(text):
         told = record.get("timestamp")
         began = began or (from_iso(told) if isinstance(told, str) else from_milliseconds(told))
         folder = folder or string(record.get("cwd") or mapping(record.get("payload")).get("cwd"))
-    return _Recording(path, text, agent, began, folder or "/nowhere")
+    return _Recording(path, text, began, folder or "/nowhere")
