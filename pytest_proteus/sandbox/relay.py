@@ -7,6 +7,7 @@ not known here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import http.server
 import os
@@ -233,8 +234,14 @@ def _is_below(path: str, base: str) -> bool:
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
     if scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+    more = os.environ.get("NODE_EXTRA_CA_CERTS", "")  # what the agents themselves would trust besides
+    return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=_trusted(more))
+
+
+@functools.lru_cache(maxsize=1)
+def _trusted(more: str) -> ssl.SSLContext:
+    """Whom to believe; reading all certificates takes some 20 ms, which not every call need pay."""
     trusted = ssl.create_default_context()
-    more = os.environ.get("NODE_EXTRA_CA_CERTS")  # what the agents themselves would trust besides
     if more:
         trusted.load_verify_locations(more)
-    return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=trusted)
+    return trusted
