@@ -547,6 +547,21 @@ def _add_readers(commands: Any) -> None:
         "quote what the runs of a finished sweep wrote and said that points outside or speaks of being tested",
         "proteus audit .proteus/navigation/0001",
     )
+    rank = _command(
+        commands,
+        "rank",
+        partial(_reader, "rank"),
+        "rank the variants (harness, arm, model, further axes) of a finished sweep whose runs have a gate",
+        "proteus rank .proteus/repair/0001 --rank-by cost_per_success",
+    )
+    rank.add_argument(
+        "--rank-by",
+        choices=["composite", "tokens", "wallclock", "score", "cost_per_success"],
+        default="composite",
+        help="composite (default) is total tokens / goal-aligned ratio of successful runs; cost_per_success counts "
+        "what all attempts cost",
+    )
+    rank.add_argument("--csv", action="store_true", help="print CSV, a row a variant")
     rescore = _command(
         commands,
         "rescore",
@@ -561,7 +576,7 @@ def _add_readers(commands: Any) -> None:
         metavar="SPEC",
         help="units:SURFACE, tool-calls, step, contains:PATH:TEXT or package.module:function; repeatable",
     )
-    for parser in (measure, reliability, audit, rescore):
+    for parser in (measure, reliability, audit, rank, rescore):
         parser.add_argument("dir", type=Path, metavar="DIR", help="folder of a finished sweep")
 
 

@@ -273,6 +273,12 @@ def audit(request: pytest.FixtureRequest, sweep: Sweep) -> Mapping[str, Any]:
     return {run_id: value for audits in found.values() for run_id, value in audits.items()}
 
 
+@pytest.fixture(scope="session")
+def ranking(request: pytest.FixtureRequest, sweep: Sweep) -> Any:
+    """The sweep's variants (harness, arm, model, further axes) ranked, failed, ungated or unscored; a task each."""
+    return sweep_session(request.config).ranking(sweep)
+
+
 # --- collection -------------------------------------------------------------------------------------------------------
 
 

@@ -20,10 +20,12 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.goal import EvaluatorSpec, Visibility
 from pytest_proteus.core.rescore import Rescored
 from pytest_proteus.core.rescore import rescore as rescore_run
+from pytest_proteus.measure.ranking import rankings
 from pytest_proteus.measure.statistic import STATISTICS, Statistic, reliability_at
 from pytest_proteus.measure.statistic import entries as statistic_entries
 from pytest_proteus.measure.strata import by_arm
 from pytest_proteus.measure.sweeps import score_estimate
+from pytest_proteus.report.ranking import ranking_csv, ranking_lines
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import printable
 from pytest_proteus.sweep.condition import versioned
@@ -52,6 +54,22 @@ def reliability(options: argparse.Namespace) -> int:
 def audit(options: argparse.Namespace) -> int:
     """``proteus audit DIR``: evidence of reaching outside and of awareness, quoted with its place."""
     return _show(options, open_sweep(options.dir), [STATISTICS["audit"]])
+
+
+def rank(options: argparse.Namespace) -> int:
+    """``proteus rank DIR``: which variant is better, each task apart."""
+    sweep = open_sweep(options.dir)
+    found = {task: one.to_json() for task, one in rankings(sweep.runs, sweep.manifest, rank_by=options.rank_by).items()}
+    if options.json:
+        _print({"sweep": sweep.name, "out": str(sweep.out), "rankings": [*found.values()]})
+    elif options.csv:
+        print(ranking_csv([*found.values()]), end="")
+    else:
+        width = shutil.get_terminal_size().columns
+        for task, one in found.items():
+            print(printable(f"{sweep.name}{f' [{task}]' if task else ''}: variants by {one['rank_by']}"))
+            print("\n".join(f"  {line}" for line in ranking_lines(one, width - 2)))
+    return 1 if _tell_gone(sweep) else 0
 
 
 def rescore(options: argparse.Namespace) -> int:

@@ -159,17 +159,27 @@ def build_report(
     return checked
 
 
-def write_sweep_reports(report: dict[str, Any], *, max_missing: int | str = 0) -> None:
+def write_sweep_reports(report: dict[str, Any], *, max_missing: int | str = 0, comparisons: Path | None = None) -> None:
     """Write each sweep's own entry and its gates as ``report.json`` in the sweep's folder.
 
     A folder that cannot be written is a sentence in ``report["outcome_reasons"]``; the others are written all the same.
+
+    Args:
+        report: what ``build_report`` made.
+        max_missing: see ``report.outcome.judge``.
+        comparisons: folder that gets each comparison of variants as ``<task_hash>.json``, too.
     """
     for sweep in report["sweeps"]:
         path = as_path(sweep["out"]) / "report.json"
+        found = [item["value"] for item in sweep["statistics"] if item["name"] == "ranking"]
         try:
             write_json_atomic(path, _narrowed(report, sweep, max_missing))
+            if comparisons is not None:
+                for value in found:
+                    path = comparisons / f"{value['task_hash']}.json"
+                    write_json_atomic(path, value)
         except UNREADABLE as error:
-            report["outcome_reasons"].append(f"sweep {sweep['name']}: report.json cannot be written: {in_words(error)}")
+            report["outcome_reasons"].append(f"sweep {sweep['name']}: {path.name} cannot be written: {in_words(error)}")
             if report["outcome"] in ("pass", "undecided"):
                 report["outcome"] = "incomplete"
 
@@ -283,7 +293,10 @@ def _sweep(
     reader = Runs(name, out, manifest, str(told.get("id")), wanted_by(name, nodes), problems)
     runs = [reader.entry(cell) for cell in cells]
     evaluators = declared_evaluators(manifest)
-    worked_out = attempt(partial(derived, evaluators, runs), [], f"sweep {name}: statistics of its runs", problems)
+    goal = str(manifest.get("goal") or "")
+    worked_out = attempt(
+        partial(derived, evaluators, runs, goal), [], f"sweep {name}: statistics of its runs", problems
+    )
     return {
         "name": name,
         "out": str(out),

@@ -1,4 +1,4 @@
-"""What a report works out from its own runs, whether or not a test asked for it: variance by seed and task, and gaps.
+"""What a report works out from its own runs, whether or not a test asked for it: variances, gaps, and ranked variants.
 
 Arithmetic is that of ``measure``. No gate is decided here, and nothing is read but the entries of runs.
 """
@@ -19,15 +19,16 @@ VARIANCE = "what single scores of an arm differ by: the seed, the task, or both 
 GAP = "how much the score that the agent is shown flatters beside the hidden one, and whether that grew; no verdict"
 
 
-def derived(evaluators: Mapping[str, Any], runs: Sequence[Entry]) -> list[dict[str, Any]]:
+def derived(evaluators: Mapping[str, Any], runs: Sequence[Entry], goal: str = "") -> list[dict[str, Any]]:
     """Entries of statistics that follow from the runs of a sweep.
 
     Args:
         evaluators: name → what the manifest says of each.
         runs: the report's entries of the runs.
+        goal: what the agents were asked for.
     """
     declared = {name: mapping(given) for name, given in evaluators.items()}
-    return [*_variances(declared, runs), *_gaps(declared, runs)]
+    return [*_variances(declared, runs), *_gaps(declared, runs), *_rankings(declared, runs, goal)]
 
 
 def _entry(name: str, stratum: str | None, value: Any, scale: str, interpretation: str) -> dict[str, Any]:
@@ -115,3 +116,25 @@ def _score(run: Entry, evaluator: str, episode: int) -> float | None:
         return None
     scores: list[float | None] = run["evaluators"][evaluator]["scores"]
     return scores[at] if 0 <= at < len(scores) else None
+
+
+def _rankings(evaluators: Mapping[str, Any], runs: Sequence[Entry], goal: str) -> Iterator[dict[str, Any]]:
+    """The variants of each task, in a sweep that has a gate."""
+    if not any(told.get("kind") == "gate" for told in evaluators.values()):
+        return
+    from pytest_proteus.measure.ranking import attempt, by_task, entry, kinds_of
+
+    kinds = kinds_of(evaluators)
+    found = by_task([(run["task"], attempt(run, _last_results(run), kinds)) for run in runs], goal)
+    for task, ranking in found.items():
+        yield entry(task, ranking)
+
+
+def _last_results(run: Entry) -> dict[str, dict[str, Any]]:
+    """What each evaluator said at the last planned episode; nothing of a run that did not get there."""
+    at = (run["episodes_planned"] or 0) - 1
+    return {
+        name: {"score": told["scores"][at], "passed": told["passed"][at], "error": told["errors"][at] is not None}
+        for name, told in run["evaluators"].items()
+        if 0 <= at < len(told["scores"]) and told["errors"][at] != "no result"
+    }

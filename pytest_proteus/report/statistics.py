@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pytest_proteus.report.ranking import ranking_lines
 from pytest_proteus.report.tables import blocks, number, printable, wrapped
 
 #: Fields shown of results that are no estimates, by the first word of a statistic's name; the report has all of them.
@@ -53,6 +54,8 @@ def statistic_lines(
             lines += _indented(f"unavailable: {_why(missing)}" if missing else "no value", width)
         elif entry["name"] == "audit":
             lines += _audit(entry["value"], labels, width, evidence)
+        elif entry["name"] == "ranking":
+            lines += [f"  {line}" for line in ranking_lines(entry["value"], width - 2)]
         else:
             lines += _table(entry, {str(run["arm"]) for run in runs}, width)
             lines += _indented(_finding(entry), width) if _finding(entry) else []

@@ -314,6 +314,15 @@ class SweepSession:
             self._write_statistic(sweep, computed.entry(several=len(found) > 1))
         return {computed.stratum: computed.value for computed in found}
 
+    def ranking(self, sweep: Sweep) -> Any:
+        """The comparison of the sweep's variants; with several tasks a mapping of tasks to comparisons."""
+        from pytest_proteus.measure.ranking import entry, rankings
+
+        found = rankings(sweep.runs, sweep.manifest)
+        for task, ranking in found.items():
+            self._write_statistic(sweep, entry(task, ranking))
+        return found if set(found) != {None} else found[None]
+
     def _write_statistic(self, sweep: Sweep, entry: Mapping[str, Any]) -> None:
         folder = self.folder.path / "statistics"
         folder.mkdir(exist_ok=True)
@@ -571,7 +580,7 @@ class SweepSession:
         except Exception as error:
             report["outcome_reasons"].append(f"pytest_proteus_modify_report failed: {type(error).__name__}: {error}")
         report = plain(report)
-        write(report, max_missing=limit)
+        write(report, max_missing=limit, comparisons=self.folder.base / "reports")
         self.report = report
 
     @pytest.hookimpl(optionalhook=True)
