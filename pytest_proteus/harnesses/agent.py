@@ -205,7 +205,7 @@ class AgentHarness:
     Args:
         endpoint: wire protocol (``anthropic``, ``openai-chat``, ``openai-responses``, ``gemini``) → base URL as that
             vendor's own clients take it; the first one that the agent speaks is used. None for the agent's own
-            providers, or its vendor's endpoint: their usual key variables are handed over.
+            providers where nothing shuts it in, else its vendor's endpoint: their usual key variables are handed over.
         agent: path of the agent's program; None to look for it (see ``harnesses.install.find_agent``).
         reasoning: whether the endpoint's model is asked to think before it answers.
         sandbox: where the agent runs; None for what the session says, and for ``none`` outside of one.
@@ -270,11 +270,11 @@ class AgentHarness:
         except ConfigurationError:
             return ""
         try:
-            has_key = bool(self._key())
+            has_key = bool(self._key(model))
         except ConfigurationError as error:
             return str(error)
         if has_key and model:
-            return self._shut_in()
+            return self._place.preflight(self._program().readable)
         key = KEYS[self.agent.wires[0]][0]
         way = "" if has_key else f"give --proteus-endpoint=[WIRE=]URL or set a key, such as {key}, and "
         missing = "model" if has_key else "model endpoint and no key" if model else "model, endpoint or key"
@@ -285,15 +285,10 @@ class AgentHarness:
     def _place(self) -> Sandbox:
         return self.sandbox or LocalSandbox()
 
-    def _shut_in(self) -> str:
-        """Why the agent could not run in its sandbox, or reach a model there, in one sentence; empty when it could."""
-        if self._url or not self.agent.own_providers or self._place.name == "none":
-            return self._place.preflight(self._program().readable)
-        return (
-            f"harness {self.name} reaches one endpoint only from sandbox {self._place.name}: name it with "
-            f"--proteus-endpoint=WIRE=URL, such as anthropic=https://api.anthropic.com, and the model without its "
-            f"provider, or write --proteus-sandbox=none"
-        )
+    @property
+    def _is_free(self) -> bool:
+        """Whether the agent chooses among its own providers: nobody gave an endpoint, and no sandbox holds it."""
+        return not self._url and bool(self.agent.own_providers) and self._place.name == "none"
 
     def surfaces(self) -> Sequence[Surface]:
         """``instructions`` (the file that the agent reads), ``notes``, ``skills`` (a folder a skill) and ``tools``."""
@@ -420,9 +415,9 @@ class AgentHarness:
 
     def _endpoint(self, model: str) -> tuple[str, str, str]:
         """Wire, base URL and model's name: as given, or at the vendor whose key is in the environment."""
-        if self._url or self.agent.own_providers:
+        if self._url or self._is_free:
             return self.wire, self._url, model
-        wire = _keyed_wire(self.agent.wires)
+        wire = _keyed_wire(self.agent.wires, model)
         if not wire:
             raise ConfigurationError(
                 self.unconfigured(model) or f"harness {self.name} has no model endpoint and no key"
@@ -456,19 +451,19 @@ class AgentHarness:
             "TERM": "dumb",
             **self.agent.environment(launch),
             **_network(launch.url),
-            **self._key(),
+            **self._key(spec.model),
             **spec.extra_env,
         }
 
-    def _key(self) -> dict[str, str]:
-        """The variables that hold keys, as far as this run needs them.
+    def _key(self, model: str = "") -> dict[str, str]:
+        """The variables that hold keys, as far as runs with ``model`` need them.
 
         Raises:
             ConfigurationError: an endpoint elsewhere, and no key for it.
         """
-        if not self._url and self.agent.own_providers:
+        if self._is_free:
             return {name: os.environ[name] for name in self.agent.own_providers if os.environ.get(name)}
-        wire = self.wire or _keyed_wire(self.agent.wires)
+        wire = self.wire or _keyed_wire(self.agent.wires, model)
         if not wire:
             return {}
         names = KEYS[wire]
@@ -705,7 +700,8 @@ def _is_loopback(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _keyed_wire(wires: Sequence[str]) -> str:
-    """The first of ``wires`` whose vendor's key is in the environment; empty when there is none."""
-    held = (wire for wire in wires if wire in _VENDORS and any(os.environ.get(name) for name in KEYS[wire]))
-    return next(held, "")
+def _keyed_wire(wires: Sequence[str], model: str) -> str:
+    """The first of ``wires`` whose vendor's key is in the environment, the vendor that ``model`` names before others;
+    empty when there is none."""
+    held = [wire for wire in wires if wire in _VENDORS and any(os.environ.get(name) for name in KEYS[wire])]
+    return next((wire for wire in held if model.startswith(_VENDORS[wire][1])), held[0] if held else "")

@@ -21,7 +21,7 @@ Sandbox: TypeAlias = LocalSandbox | BwrapSandbox
 
 
 def choose(name: str, hidden: Sequence[str | Path] = ()) -> Sandbox:
-    """The sandbox of a rung; ``auto`` is ``none``. Whether it can be used here, its ``preflight`` says.
+    """The sandbox of a rung; ``auto`` is ``bwrap``. Whether it can be used here, its ``preflight`` says.
 
     Args:
         name: a rung.
@@ -30,9 +30,9 @@ def choose(name: str, hidden: Sequence[str | Path] = ()) -> Sandbox:
     Raises:
         ConfigurationError: an unknown rung, or one that this version cannot give.
     """
-    if name in ("auto", "none"):
+    if name == "none":
         return LocalSandbox()
-    if name == "bwrap":
+    if name in ("auto", "bwrap"):
         return BwrapSandbox(hidden)
     if name in RUNGS:
         raise ConfigurationError(f"sandbox {name!r} is not available in this version; write bwrap or none")

@@ -37,6 +37,7 @@ class Setting:
         episodes: episodes of a run, in place of the declared number.
         sandbox: the rung on which agents run, or ``auto``.
         hidden: folders that no agent may see.
+        own: folders that the session itself writes.
         endpoints: wire protocol → base URL.
         agents: agent name → path of its executable.
         harnesses: names that plugins registered.
@@ -46,6 +47,7 @@ class Setting:
     episodes: int | None = None
     sandbox: str = "auto"
     hidden: tuple[Path, ...] = ()
+    own: tuple[Path, ...] = ()
     endpoints: Mapping[str, str] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
     harnesses: Mapping[str, Any] = field(default_factory=dict)
@@ -218,7 +220,8 @@ def make_adapter(value: Any, setting: Setting) -> HarnessAdapter:
         value, extra=setting.harnesses, endpoint=dict(setting.endpoints) or None, agents=dict(setting.agents) or None
     )
     if getattr(adapter, "sandbox", "") is None:
-        adapter.sandbox = sandbox.choose(setting.sandbox, setting.hidden)  # type: ignore[attr-defined]
+        rung = setting.sandbox if getattr(adapter, "runs_code", True) else "none"
+        adapter.sandbox = sandbox.choose(rung, setting.hidden)  # type: ignore[attr-defined]
     return adapter
 
 

@@ -27,9 +27,9 @@ def nothing(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_auto_is_none_and_each_rung_has_its_name():
+def test_auto_is_bwrap_and_each_rung_has_its_name():
     assert {name: choose(name).name for name in ("auto", "bwrap", "none")} == {
-        "auto": "none",
+        "auto": "bwrap",
         "bwrap": "bwrap",
         "none": "none",
     }
@@ -160,20 +160,20 @@ def no_bwrap(tmp_path) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_where_bwrap_is_missing_it_is_a_usage_error_before_anything_runs(tmp_path, no_bwrap, workers):
-    code, said, _ = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap", *workers, path=no_bwrap)
+@pytest.mark.parametrize("words", [("--proteus-sandbox=bwrap",), (), ("-n", "2")])
+def test_where_bwrap_is_missing_it_is_a_usage_error_before_anything_runs(tmp_path, no_bwrap, words):
+    code, said, _ = session(tmp_path, "Runs()", *words, path=no_bwrap)
     assert code == 4
     assert "sandbox bwrap needs bubblewrap" in said
+    assert "or write --proteus-sandbox=none" in said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("out/boxed/runs/run-*"))
 
 
-@pytest.mark.parametrize("rung", ["auto", "none"])
-def test_none_is_used_where_nothing_else_is_named_and_the_report_says_so(tmp_path, no_bwrap, rung):
-    code, said, recorded = session(tmp_path, "Runs()", f"--proteus-sandbox={rung}", path=no_bwrap)
+def test_none_is_used_where_it_is_named_and_the_report_says_so(tmp_path, no_bwrap):
+    code, said, recorded = session(tmp_path, "Runs()", "--proteus-sandbox=none", path=no_bwrap)
     assert code == 0, said
-    assert (recorded["requested"], recorded["used"]) == (rung, "none")
+    assert (recorded["requested"], recorded["used"]) == ("none", "none")
     assert recorded["enforcement"]["hidden_reads"] == "absent"
 
 
@@ -186,9 +186,9 @@ def test_the_ini_file_names_a_rung_too(tmp_path, no_bwrap):
 
 @needs_bwrap
 def test_a_harness_that_runs_code_is_in_a_box_and_the_report_says_so(tmp_path):
-    code, said, recorded = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap")
+    code, said, recorded = session(tmp_path, "Runs()")
     assert code == 0, said
-    assert (recorded["requested"], recorded["used"]) == ("bwrap", "bwrap")
+    assert (recorded["requested"], recorded["used"]) == ("auto", "bwrap")
     assert recorded["enforcement"] == dict(BwrapSandbox.enforcement)
     report = json.loads((tmp_path / "out" / "boxed" / "report.json").read_text())
     assert report["sweeps"][0]["sandbox"] == recorded
@@ -212,8 +212,8 @@ def test_a_harness_that_starts_its_own_processes_is_not_said_to_be_in_a_box(tmp_
 
 @needs_bwrap
 def test_runs_of_another_rung_are_not_reused(tmp_path):
-    assert session(tmp_path, "Runs()")[0] == 0
-    code, said, _ = session(tmp_path, "Runs()", "--proteus-sandbox=bwrap")
+    assert session(tmp_path, "Runs()", "--proteus-sandbox=none")[0] == 0
+    code, said, _ = session(tmp_path, "Runs()")
     assert code == 4
     assert "harnesses.runs.sandbox" in said
 
@@ -224,10 +224,29 @@ def test_pi_takes_the_sandbox_of_the_session_and_keeps_its_own():
     assert PiHarness(sandbox=own).sandbox is own
 
 
-def test_pi_without_an_endpoint_cannot_be_shut_in_a_box(tmp_path, monkeypatch):
+@pytest.fixture
+def agent(tmp_path, monkeypatch) -> Path:
+    """A program that passes for an agent, and no key in the environment."""
     program = tmp_path / "agent"
     program.touch()
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-    assert PiHarness(None, program).unconfigured("anthropic/x") == ""
-    told = PiHarness(None, program, sandbox=BwrapSandbox()).unconfigured("anthropic/x")
-    assert "reaches one endpoint only from sandbox bwrap" in told
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return program
+
+
+def test_pi_in_a_box_reaches_the_vendor_that_its_model_names(agent, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a")
+    monkeypatch.setenv("OPENAI_API_KEY", "o")
+    free, boxed = PiHarness(None, agent, sandbox=LocalSandbox()), PiHarness(None, agent, sandbox=BwrapSandbox())
+    assert free._endpoint("openai/x") == ("", "", "openai/x")
+    assert free._key("openai/x") == {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
+    assert boxed._endpoint("openai/x") == ("openai-responses", "https://api.openai.com/v1", "x")
+    assert boxed._key("openai/x") == {"OPENAI_API_KEY": "o"}
+    assert boxed._endpoint("anthropic/x")[1:] == ("https://api.anthropic.com", "x")
+
+
+def test_pi_in_a_box_needs_an_endpoint_where_no_vendor_is_known(agent, monkeypatch):
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    assert PiHarness(None, agent, sandbox=LocalSandbox()).unconfigured("openrouter/x") == ""
+    told = PiHarness(None, agent, sandbox=BwrapSandbox()).unconfigured("openrouter/x")
+    assert "has no model endpoint and no key: give --proteus-endpoint=[WIRE=]URL" in told
