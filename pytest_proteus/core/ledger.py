@@ -46,6 +46,7 @@ class CellRecord:
         seconds: wall time of all attempts, or None.
         measured: hash of the evaluators whose results the run has; empty while nobody looked.
         probe: ``{"run_id", "session", "state", "error"}`` of the run's probe; None while nobody began it.
+        outside: paths outside of the run that changed while it ran; None where nobody looked.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class CellRecord:
     seconds: float | None = None
     measured: str = ""
     probe: dict[str, Any] | None = None
+    outside: list[str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the cell's file."""

@@ -309,13 +309,21 @@ def _sweep(
         },
         "harnesses": [str(harness) for harness in listed(manifest.get("harnesses"))],
         "evaluators": {evaluator: fields(given, EVALUATOR) for evaluator, given in evaluators.items()},
-        "sandbox": fields(manifest.get("sandbox"), SANDBOX),
+        "sandbox": _sandbox(manifest.get("sandbox"), reader.changed_outside),
         "plan": fields(manifest.get("plan"), PLAN),
         "ledger": count_runs(runs),
         "runs": runs,
         "arms": arm_entries(runs, list(evaluators)),
         "statistics": _statistics([*lines, *worked_out]),
     }
+
+
+def _sandbox(recorded: Any, changed_outside: Mapping[str, list[str]]) -> dict[str, Any]:
+    """What was planned of the isolation, and during which runs something outside of them changed."""
+    entry = fields(recorded, SANDBOX)
+    if changed_outside:
+        entry["enforcement"] = {**mapping(entry["enforcement"]), "changed_outside": dict(changed_outside)}
+    return entry
 
 
 # --- statistics and gates ---------------------------------------------------------------------------------------------

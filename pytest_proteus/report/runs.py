@@ -56,11 +56,14 @@ class Runs:
         versions = {name: mapping(given).get("version") for name, given in declared_evaluators(manifest).items()}
         self.versions = {name: version for name, version in versions.items() if isinstance(version, str) and version}
         self.reported = reported_sessions(out, problems)
+        self.changed_outside: dict[str, list[str]] = {}  # of the runs that have an entry
 
     def entry(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """One run of the report."""
         run_id = cell["id"]
         record, failure = self._cell(run_id)
+        if changed := [str(path) for path in listed(record.outside)]:
+            self.changed_outside[run_id] = changed
         planned = self.episodes or count(record.episodes_planned)
         records = [item for item in self._records(run_id) if not planned or item["episode"] <= planned]
         if record.state == "complete" and len(records) < min(planned or 0, count(record.episodes_complete) or 0):

@@ -47,7 +47,24 @@ def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], wi
     if names:
         rows = [[key, *(number(found.get(name)) for name in names)] for key, found in counters.items()]
         lines += blocks(["counters", *names], rows, width)
-    return lines + statistic_lines(sweep["statistics"], sweep["runs"], width, evidence=EVIDENCE)
+    lines += statistic_lines(sweep["statistics"], sweep["runs"], width, evidence=EVIDENCE)
+    return lines + [line for told in outside_texts(sweep) for line in wrapped(told, width, "  ")]
+
+
+def outside_texts(sweep: Mapping[str, Any]) -> list[str]:
+    """For each run during which something outside of it changed, a sentence that says what."""
+    changed = ((sweep.get("sandbox") or {}).get("enforcement") or {}).get("changed_outside") or {}
+    told = []
+    for run in sweep["runs"]:
+        if paths := changed.get(run["run_id"]):
+            name = "/".join(
+                str(part) for part in (run["harness"], run["model"], run["arm"], run["seed"]) if part not in (None, "")
+            )
+            told.append(
+                f"warning: outside of run {name} these changed while it ran, by its doing or by another's: "
+                f"{', '.join(map(str, paths))}"
+            )
+    return told
 
 
 def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

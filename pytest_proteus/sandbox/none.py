@@ -131,7 +131,7 @@ class LocalSandbox:
 
         Args:
             argv: the command; its first item is looked up on the ``PATH`` of ``env``.
-            env: the whole environment.
+            env: the whole environment; ``PWD`` is set besides.
             cwd: an existing folder.
             stdin: text that the command reads; then end of file.
             timeout: seconds until ``stop_signal`` is sent to the command, and ``grace`` more until all is killed.
@@ -146,7 +146,8 @@ class LocalSandbox:
         order = {
             "name": str(argv[0]),
             "argv": [str(word) for word in argv],
-            "env": {str(name): str(value) for name, value in env.items()},
+            # programs take PWD for where they are
+            "env": {**{str(name): str(value) for name, value in env.items()}, "PWD": str(cwd)},
             "cwd": str(cwd),
             "timeout": timeout,
             "stop_signal": int(stop_signal),

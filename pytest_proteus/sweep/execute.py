@@ -20,6 +20,7 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl, read_records, read_trace
 from pytest_proteus.sandbox import let_in, open_folders
+from pytest_proteus.sandbox.guard import Guard, repository
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -76,8 +77,12 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     if reason:
         record.state, record.reason = "skipped", reason
         return record
+    guard = _guard(plan, cell, out)
     with quiet_environment():
         result = _attempts(config, record, should_stop)
+    changes = guard.changes() if guard else None
+    if changes is not None:  # beside what an earlier session saw of the same run
+        record.outside = list(dict.fromkeys([*(record.outside or ()), *changes]))
     record.state = result.state
     record.error = _error(result)
     record.episodes_complete = result.episodes_complete
@@ -85,6 +90,13 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     record.seconds = (record.seconds or 0.0) + time.perf_counter() - began
     _append_seed_record(plan, cell, out, config, result)
     return record
+
+
+def _guard(plan: Plan, cell: Cell, out: Path) -> Guard | None:
+    """What watches the folder where pytest runs while an agent runs that nothing keeps from it."""
+    if plan.rungs[cell.harness] != "none":
+        return None
+    return Guard(repository(plan.setting.root), besides=(out, *plan.setting.own))
 
 
 def score_cell(plan: Plan, cell: Cell, out: Path, *, should_stop: Callable[[], bool]) -> bool:

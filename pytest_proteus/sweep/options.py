@@ -33,7 +33,7 @@ _VALUES = {
         "auto",
         "RUNG",
         "where agents' processes run: bwrap (isolated) or none (supervised, kept from nothing); auto (default) is the "
-        "harness's own, else none",
+        "harness's own, else bwrap",
     ),
     "out": ("string", "", "DIR", "write to DIR/<sweep>/ in place of .proteus/<sweep>/<number>/"),
     "on-existing": (
@@ -265,3 +265,9 @@ def base_folder(config: pytest.Config) -> Path:
         return exactly / OWN_SESSION
     given = text(config, "out")
     return Path(config.invocation_params.dir, given) if given else config.rootpath / ".proteus"
+
+
+def own_folders(config: pytest.Config) -> tuple[Path, ...]:
+    """Folders that pytest and this plugin write while cells run."""
+    temporary = config.getoption("basetemp", None)
+    return base_folder(config), *([Path(config.invocation_params.dir, temporary)] if temporary else [])

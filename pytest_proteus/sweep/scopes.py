@@ -293,6 +293,7 @@ class Scopes:
             episodes=options.number(self.config, "episodes"),
             sandbox=options.one_of(self.config, "sandbox", options.SANDBOXES),
             hidden=(self.config.rootpath, self.config.invocation_params.dir, options.base_folder(self.config)),
+            own=options.own_folders(self.config),
             endpoints=options.endpoints(self.config),
             agents=options.agents(self.config),
             harnesses=extra,

@@ -89,7 +89,12 @@ def test_a_command_that_does_not_read_its_stdin_does_no_harm():
 def test_the_environment_is_given_whole(monkeypatch):
     monkeypatch.setenv("CANARY", "inherited")
     outcome = python("import os; print(sorted(os.environ))", env={"ONLY": "this"})
-    assert outcome.stdout.replace("'LC_CTYPE', ", "") == "['ONLY']\n"
+    assert outcome.stdout.replace("'LC_CTYPE', ", "") == "['ONLY', 'PWD']\n"
+
+
+def test_the_environment_names_the_folder_that_the_command_is_in(tmp_path):
+    outcome = python("import os; print(os.environ['PWD'])", env={"PWD": "/elsewhere"}, cwd=tmp_path)
+    assert outcome.stdout == f"{tmp_path}\n"
 
 
 def test_the_command_starts_in_its_folder(tmp_path):
