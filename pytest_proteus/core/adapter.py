@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from pytest_proteus.core.budget import TurnBudget, allowance, announcement, budget_of
+
 if TYPE_CHECKING:
     from pytest_proteus.core.disposition import Disposition
 
@@ -120,6 +122,22 @@ class EpisodeSpec:
     def harness_root(self) -> Path:
         """The tree the agent may edit."""
         return Path(self.root) / "harness"
+
+    @property
+    def budget(self) -> TurnBudget:
+        """The turns of this episode."""
+        return budget_of(self)
+
+    def turns_of(self, phase: str, used: int) -> int:
+        """Turns that a phase may use after the earlier ones used ``used``; with 0 it does not take place."""
+        return allowance(self.budget, list(self.phase_prompts), phase, used)
+
+    def prompt_of(self, phase: str, used: int) -> str:
+        """The prompt of a phase that begins after ``used`` turns, with what is left of them where that is announced."""
+        prompt = self.phase_prompts[phase]
+        if not self.announce_budget:
+            return prompt
+        return f"{announcement(self.budget, self.turns_of(phase, used), used)}\n\n{prompt}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_proteus.core.adapter import PHASES, ActionEvent, EpisodeResult, EpisodeSpec
+from pytest_proteus.core.budget import budget_of
 from pytest_proteus.core.config import RunConfig, RunResult
 from pytest_proteus.core.errors import (
     ApparatusError,
@@ -116,6 +117,7 @@ def _check(cfg: RunConfig) -> None:
     """Refuse what cannot be run, before anything is written."""
     if not isinstance(cfg.episodes, int) or isinstance(cfg.episodes, bool) or cfg.episodes < 0:
         raise ConfigurationError(f"episodes={cfg.episodes!r} of run {cfg.name!r} must be a whole number, 0 or larger")
+    _check_budget(cfg)
     with _asking(cfg, "asked for its surfaces"):
         names = [surface.name for surface in cfg.adapter.surfaces()]
     for name in names:
@@ -123,6 +125,15 @@ def _check(cfg: RunConfig) -> None:
             raise ConfigurationError(
                 f"harness {cfg.adapter.name!r} declares two surfaces called {name!r}; give one of them another name"
             )
+
+
+def _check_budget(cfg: RunConfig) -> None:
+    try:
+        problem = budget_of(cfg).problem(cfg.phases)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigurationError(f"run {cfg.name!r} cannot keep its turn budget: {problem}")
 
 
 @contextlib.contextmanager

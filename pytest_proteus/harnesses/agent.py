@@ -21,6 +21,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
+from pytest_proteus.core.budget import checkpoint_prompt
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
 from pytest_proteus.core.trees import remove
@@ -29,6 +30,7 @@ from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
 from pytest_proteus.harnesses.traces import bounded_text, open_folder, read_regular, surface_finder
 from pytest_proteus.sandbox import LocalSandbox, Outcome, Sandbox
 from pytest_proteus.sandbox.none import SupervisorLost
+from pytest_proteus.sandbox.relay import Relay, relay_to
 
 #: What of our own environment a way to the network may need.
 _NETWORK = (
@@ -326,14 +328,16 @@ class AgentHarness:
         return hashlib.sha256(b"").hexdigest()
 
     def run_episode(self, spec: EpisodeSpec) -> EpisodeResult:
-        """Run the phases in one session of the agent.
+        """Run the phases in one session of the agent, each with the turns that ``spec.turns_of`` leaves it.
 
         Returns:
-            Counters: ``phase_<phase>_turns``, ``tool_calls``, ``model_errors``; ``agent_log_tokens``: what the agent's
-            own log says of its tokens, as far as it says anything; ``turn_limited_phases``: phases that ended at the
-            agent's own limit of turns, ``unread_log_records``: what of its log could not be made use of, and
+            Counters: ``phase_<phase>_turns``, ``tool_calls``, ``model_errors``; ``phase_ends``: phase → how it ended
+            (``stop``, ``length``, ``turn_limit``, or ``no_turns`` for one that had none left); ``agent_log_tokens``:
+            what the agent's own log says of its tokens, as far as it says anything; ``turn_limited_phases``: phases
+            that used up their turns, ``unread_log_records``: what of its log could not be made use of, and
             ``refused_requests``: what it asked of its endpoint's machine elsewhere, all absent where there are none;
-            ``endpoint_calls``: calls of the endpoint, absent where the sandbox does not count them.
+            ``endpoint_calls`` and ``endpoint_turns``: calls of the endpoint, and those that it answered, absent where
+            nothing counts them.
 
         Raises:
             PhaseTimeout: a phase ran out of time.
@@ -343,35 +347,84 @@ class AgentHarness:
             raise ConfigurationError(
                 f"harness {self.name} needs a model: name one with --proteus-model or a model axis"
             )
-        episode, session = _Episode(spec, self.agent), Session()
-        limited = 0
-        asked = {"endpoint_calls": 0, "refused_requests": 0}
+        episode = _Episode(spec, self.agent)
         episode.begin()
+        so_far = _SoFar()
+        error, error_class = "", ""
         try:
-            for phase, prompt in spec.phase_prompts.items():
-                launch = self._launch(spec, episode, phase, prompt, session.ident)
-                if not episode.begun:
-                    episode.write(self.agent.files(launch))
-                episode.begin_phase(phase)
-                try:
-                    outcome = self._run(spec, launch, prompt)
-                except SupervisorLost as lost:
-                    return EpisodeResult(spec.episode, False, 0, f"phase {phase}: {lost}", {}, "abort")
-                if outcome.calls is None:
-                    asked.pop("endpoint_calls", None)
-                else:
-                    asked["endpoint_calls"] += outcome.calls
-                asked["refused_requests"] += outcome.refused or 0
-                damage = episode.keep_log(outcome)
-                session = episode.session()
-                error, error_class = _judge(phase, outcome, session, damage)
-                if error:
-                    counters = _counters(spec, session, limited, asked)
-                    return EpisodeResult(spec.episode, False, session.turn, error, counters, error_class)
-                limited += session.stop_reason == "limit"
+            with self._counter(spec.model) as counter:
+                for phase in spec.phase_prompts:
+                    self._phase(spec, episode, phase, counter, so_far)
+        except _Failed as failed:
+            error, error_class = failed.args
         finally:
             episode.end()
-        return EpisodeResult(spec.episode, True, session.turn, "", _counters(spec, session, limited, asked))
+        counters = so_far.counters(spec)
+        turns = so_far.used or so_far.session.turn
+        return EpisodeResult(spec.episode, not error, turns, error, counters, error_class or "apparatus")
+
+    @contextlib.contextmanager
+    def _counter(self, model: str) -> Iterator[Relay | None]:
+        """What counts the calls of the endpoint and ends a phase at its last turn; None where nothing can: at the
+        agent's own providers, and behind a proxy."""
+        url = self._endpoint(model)[1]
+        if not url or any(name.lower() in ("http_proxy", "https_proxy") for name in _network(url)):
+            yield None
+            return
+        with relay_to(url) as relay:
+            yield relay
+
+    def _phase(self, spec: EpisodeSpec, episode: _Episode, phase: str, counter: Relay | None, so_far: _SoFar) -> None:
+        """Run a phase, and its checkpoint where the work has used up its turns.
+
+        Raises:
+            _Failed: it did not end well.
+        """
+        turns = spec.turns_of(phase, so_far.used)
+        if not turns:
+            so_far.ends[phase] = "no_turns"
+            return
+        reserve = spec.budget.reserve(turns)
+        prompt = spec.prompt_of(phase, so_far.used)
+        so_far.ends[phase] = self._part(spec, episode, phase, prompt, turns - reserve, counter, so_far)
+        if so_far.ends[phase] == "turn_limit" and reserve:
+            self._part(spec, episode, phase, checkpoint_prompt(reserve), reserve, counter, so_far)
+
+    def _part(
+        self,
+        spec: EpisodeSpec,
+        episode: _Episode,
+        phase: str,
+        prompt: str,
+        turns: int,
+        counter: Relay | None,
+        so_far: _SoFar,
+    ) -> str:
+        """Launch the agent for at most so many turns; how it ended."""
+        url = counter.address if counter else self._endpoint(spec.model)[1]
+        launch = self._launch(spec, episode, prompt, url, turns, so_far.session.ident)
+        if not episode.begun:
+            episode.write(self.agent.files(launch))
+        episode.begin_phase(phase)
+        if counter:
+            counter.allow(turns)
+        before = so_far.session.turn
+        try:
+            outcome = self._run(spec, launch, url)
+        except SupervisorLost as lost:
+            raise _Failed(f"phase {phase}: {lost}", "abort") from None
+        so_far.refused += (outcome.refused or 0) + (counter.refused if counter else 0)
+        damage = episode.keep_log(outcome)
+        session = so_far.session = episode.session()
+        so_far.used += counter.turns if counter else session.turn - before
+        if counter:
+            so_far.endpoint = {"calls": so_far.endpoint.get("calls", 0) + counter.calls, "turns": so_far.used}
+        limited = bool(counter and counter.limited)
+        so_far.turned_away += limited and session.stop_reason == "error"
+        error, error_class = _judge(phase, outcome, session, damage, limited)
+        if error:
+            raise _Failed(error, error_class)
+        return "turn_limit" if limited or session.stop_reason == "limit" else session.stop_reason
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """What the agent's log says of an episode; empty when there is none."""
@@ -393,9 +446,9 @@ class AgentHarness:
             self._found = found
         return self._found
 
-    def _launch(self, spec: EpisodeSpec, episode: _Episode, phase: str, prompt: str, ident: str) -> Launch:
+    def _launch(self, spec: EpisodeSpec, episode: _Episode, prompt: str, url: str, turns: int, ident: str) -> Launch:
         """What a phase is launched with; ``ident`` is the agent's own id of the session so far, empty for none."""
-        wire, url, model = self._endpoint(spec.model)
+        wire, _, model = self._endpoint(spec.model)
         return Launch(
             model=model,
             wire=wire,
@@ -409,7 +462,7 @@ class AgentHarness:
             traces=episode.traces,
             session=episode.ident,
             resume=(ident or episode.ident) if episode.begun else "",
-            turns=spec.phase_turns.get(phase) or spec.max_turns,
+            turns=turns,
             prompt=prompt,
         )
 
@@ -425,19 +478,19 @@ class AgentHarness:
         url, prefix = _VENDORS[wire]
         return wire, _base_url(url, wire), model.removeprefix(prefix)
 
-    def _run(self, spec: EpisodeSpec, launch: Launch, prompt: str) -> Outcome:
+    def _run(self, spec: EpisodeSpec, launch: Launch, url: str) -> Outcome:
         task = Path(spec.root) / "task"
         return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
             cwd=spec.harness_root,
-            stdin=prompt,
+            stdin=launch.prompt,
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
             writable=[spec.harness_root, launch.home.parent, launch.traces, *filter(Path.is_dir, [task])],
             readable=self._program().readable,
-            endpoint=self._endpoint(spec.model)[1],
+            endpoint=url,
         )
 
     def _environment(self, spec: EpisodeSpec, launch: Launch) -> dict[str, str]:
@@ -476,6 +529,47 @@ class AgentHarness:
             f"harness {self.name}: the endpoint {self._url} needs a key in the environment variable "
             f"{' or '.join(names)}"
         )
+
+
+class _Failed(Exception):
+    """A phase did not end well; args: a sentence, and the class of the error."""
+
+
+@dataclass
+class _SoFar:
+    """What an episode has come to.
+
+    Args:
+        session: what its log says.
+        ends: phase → how it ended.
+        used: turns, as the endpoint's calls tell or else the log.
+        endpoint: its ``calls`` and ``turns``; empty where nothing counts them.
+        refused: requests that led elsewhere.
+        turned_away: errors in the log that are calls over the limit of turns.
+    """
+
+    session: Session = field(default_factory=Session)
+    ends: dict[str, str] = field(default_factory=dict)
+    used: int = 0
+    endpoint: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    turned_away: int = 0
+
+    def counters(self, spec: EpisodeSpec) -> dict[str, object]:
+        """What ``AgentHarness.run_episode`` counts."""
+        session = self.session
+        counters: dict[str, object] = {f"phase_{name}_turns": session.turns.get(name, 0) for name in spec.phase_prompts}
+        counters |= {"tool_calls": session.tool_calls, "model_errors": max(session.model_errors - self.turned_away, 0)}
+        counters["phase_ends"] = dict(self.ends)
+        if session.tokens:
+            counters["agent_log_tokens"] = dict(session.tokens)
+        counts = {
+            "turn_limited_phases": sum(end == "turn_limit" for end in self.ends.values()),
+            "unread_log_records": session.unknown_records + session.unreadable_lines,
+            "refused_requests": self.refused,
+        }
+        counters |= {name: count for name, count in counts.items() if count}
+        return counters | {f"endpoint_{name}": count for name, count in self.endpoint.items()}
 
 
 class _Episode:
@@ -637,8 +731,9 @@ def _one_line(text: str) -> str:
         return " ".join(text.split()) + "\n"
 
 
-def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple[str, str]:
-    """What went wrong in a phase and whose fault it is; two empty strings when it ended well.
+def _judge(phase: str, outcome: Outcome, session: Session, damage: str, limited: bool) -> tuple[str, str]:
+    """What went wrong in a phase and whose fault it is; two empty strings when it ended well, as it does at the last of
+    its turns (``limited``).
 
     The exit status alone says little: the last answer in the log tells how the phase ended.
     """
@@ -656,7 +751,7 @@ def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple
             f"phase {phase}: the agent ended with status {outcome.returncode} before it got an answer: {said}",
             "apparatus",
         )
-    if session.stop_reason in ("stop", "length", "limit"):
+    if limited or session.stop_reason in ("stop", "length", "limit"):
         return "", ""
     if session.stop_reason == "error":
         sentence = f"phase {phase}: the model's endpoint failed: {bounded_text(session.error_message, 400)}"
@@ -667,19 +762,6 @@ def _judge(phase: str, outcome: Outcome, session: Session, damage: str) -> tuple
         return sentence, "configuration"
     ended = "was stopped" if session.stop_reason == "aborted" else "ended in the middle of its work"
     return f"phase {phase}: the agent {ended} (exit status {outcome.returncode})", "apparatus"
-
-
-def _counters(spec: EpisodeSpec, session: Session, limited: int, asked: Mapping[str, int]) -> dict[str, object]:
-    counters: dict[str, object] = {f"phase_{phase}_turns": session.turns.get(phase, 0) for phase in spec.phase_prompts}
-    counters |= {"tool_calls": session.tool_calls, "model_errors": session.model_errors}
-    if session.tokens:
-        counters["agent_log_tokens"] = dict(session.tokens)
-    if limited:
-        counters["turn_limited_phases"] = limited
-    unread = session.unknown_records + session.unreadable_lines
-    if unread:
-        counters["unread_log_records"] = unread
-    return counters | {name: count for name, count in asked.items() if count or name == "endpoint_calls"}
 
 
 def _base_url(url: str, wire: str) -> str:

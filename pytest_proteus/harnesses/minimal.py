@@ -178,8 +178,8 @@ class MinimalHarness:
         """Run the phases in order, in this process.
 
         Returns:
-            Counters: ``writes`` (surface → files written), ``turn_capped`` and ``phase_<phase>_turns``; a turn is an
-            action.
+            Counters: ``writes`` (surface → files written), ``turn_capped`` (whether a phase wanted more turns than it
+            had) and ``phase_<phase>_turns``; a turn is an action.
 
         Raises:
             PhaseTimeout: in an episode of ``hang_at``, when the phase's time is over.
@@ -187,11 +187,12 @@ class MinimalHarness:
         if self.delay:
             time.sleep(self.delay)
         events: list[ActionEvent] = []
+        capped = False
         trouble = self._trouble(spec)
         error = ""
         try:
             if trouble != "hang":
-                self._run_phases(spec, events, 1 if trouble in ("fail", "crash") else spec.max_turns)
+                capped = self._run_phases(spec, events, 1 if trouble in ("fail", "crash") else spec.budget.hard_limit)
             if trouble == "fail":
                 error = "the mock agent was told to fail"
             elif trouble == "crash":
@@ -202,7 +203,7 @@ class MinimalHarness:
                 self._plant(spec)
         finally:
             self._write_trace(spec, events)
-        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events))
+        return EpisodeResult(spec.episode, not error, len(events), error, _counters(spec, events, capped))
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         """The actions of an episode, as this harness logged them; empty when there is no log."""
@@ -212,14 +213,19 @@ class MinimalHarness:
             return []
         return [ActionEvent(**json.loads(line)) for line in lines]
 
-    def _run_phases(self, spec: EpisodeSpec, events: list[ActionEvent], limit: int) -> None:
+    def _run_phases(self, spec: EpisodeSpec, events: list[ActionEvent], limit: int) -> bool:
+        """Run the phases, at most ``limit`` actions in all; whether one wanted more turns than it had."""
         rng = random.Random(f"{spec.seed}:{spec.episode}")
-        for phase, prompt in spec.phase_prompts.items():
-            for tool, surface, text in self.policy(phase, prompt, spec.episode, rng):
-                if len(events) >= limit:
-                    return
+        capped = False
+        for phase in spec.phase_prompts:
+            used = len(events)
+            turns = min(spec.turns_of(phase, used), limit - used)
+            wanted = self.policy(phase, spec.prompt_of(phase, used), spec.episode, rng)
+            for tool, surface, text in wanted[:turns]:
                 params = {"path": _perform(spec, surface, text)} if surface else {}
                 events.append(ActionEvent(len(events) + 1, phase, tool, surface, params, text))
+            capped = capped or len(wanted) > turns
+        return capped
 
     def _trouble(self, spec: EpisodeSpec) -> str:
         """What this attempt is to do wrong: fail, crash, hang, hostile, or nothing."""
@@ -298,10 +304,10 @@ def _perform(spec: EpisodeSpec, surface: str, stem: str) -> str:
     return relative
 
 
-def _counters(spec: EpisodeSpec, events: Sequence[ActionEvent]) -> dict[str, object]:
+def _counters(spec: EpisodeSpec, events: Sequence[ActionEvent], capped: bool) -> dict[str, object]:
     writes = {surface.name: sum(event.surface == surface.name for event in events) for surface in SURFACES}
     turns = {f"phase_{phase}_turns": sum(event.phase == phase for event in events) for phase in spec.phase_prompts}
-    return {"writes": writes, "turn_capped": len(events) >= spec.max_turns, **turns}
+    return {"writes": writes, "turn_capped": capped, **turns}
 
 
 def _disposition_digest(disposition: Disposition) -> str:

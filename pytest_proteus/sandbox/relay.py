@@ -1,7 +1,7 @@
 """The one door of a box: requests that come to its listener are passed on to the configured endpoint, and nowhere else.
 
-It changes nothing in what it passes on, bounds what it keeps and how long it waits, and counts. What a call costs is
-not known here.
+It changes nothing in what it passes on, bounds what it keeps and how long it waits, counts, and turns calls away that
+are over a limit. What a call costs is not known here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import contextlib
 import functools
 import http.client
 import http.server
+import json
 import os
 import posixpath
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -27,6 +29,12 @@ CONNECT_SECONDS, CLOSE_SECONDS = 30.0, 5.0
 
 #: Requests under way at once, and bytes of a request's body.
 MOST_REQUESTS, MOST_BYTES = 32, 32 << 20
+
+#: Calls in a row that may fail; further ones are turned away, since some agents would try again without end.
+MOST_FAILURES = 6
+
+#: How the paths of calls end that count a prompt's tokens: no model answers them.
+_NO_TURN = ("/count_tokens", ":countTokens")
 
 #: Headers that are between two hops, or that each hop sets anew.
 _HOP = frozenset(
@@ -51,6 +59,10 @@ class Relay:
         self.silence = silence
         self.calls = 0  # requests with a body that the endpoint was sent, which is what a call of a model is
         self.refused = 0  # requests that were not passed on
+        self.turns = 0  # calls that the endpoint answered, or is answering
+        self.limited = False  # whether a call was turned away since the turns were used up
+        self.failures = 0  # calls that failed since the last one that was answered
+        self._most: int | None = None
         self.closed = False
         self._lock = threading.Lock()
         self._listener = listener
@@ -79,6 +91,34 @@ class Relay:
                 self.calls += 1
             else:
                 self.refused += 1
+
+    @property
+    def address(self) -> str:
+        """The base URL at which a relay of this machine leads to its endpoint."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}{self.url.path}"
+
+    def allow(self, turns: int) -> None:
+        """Count from 0 on, and turn away every call after so many that were answered."""
+        with self._lock:
+            self.calls = self.refused = self.turns = self.failures = 0
+            self.limited, self._most = False, turns
+
+    def admit(self) -> str:
+        """Let a call take a turn; why not, in one sentence, when it is turned away."""
+        with self._lock:
+            if self._most is not None and self.turns >= self._most:
+                self.limited = True
+                return "the turns of this part are used up"
+            if self.failures >= MOST_FAILURES:
+                return f"the model's endpoint failed {self.failures} times in a row"
+            self.turns += 1
+            return ""
+
+    def settle(self, status: int) -> None:
+        """What became of a call that was let in: one that failed was no turn."""
+        with self._lock:
+            self.turns -= status >= 400
+            self.failures = self.failures + 1 if status == 429 or status >= 500 else 0
 
     def hold(self, one: socket.socket) -> None:
         """Have a socket shut down when the relay is closed, which may have been already."""
@@ -122,6 +162,16 @@ class Relay:
                 self._threads.discard(threading.current_thread())
 
 
+@contextlib.contextmanager
+def relay_to(url: str) -> Iterator[Relay]:
+    """A relay at an address of this machine, for whoever is on it."""
+    relay = Relay(socket.create_server(("127.0.0.1", 0)), url)
+    try:
+        yield relay
+    finally:
+        relay.close()
+
+
 class _Request(http.server.BaseHTTPRequestHandler):
     """One request: read whole, passed on, and its answer passed back as it comes."""
 
@@ -151,11 +201,21 @@ class _Request(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             return
+        is_call = bool(body) and not path.endswith(_NO_TURN)
+        turned_away = relay.admit() if is_call else ""
+        if turned_away:
+            self._say(400, turned_away)
+            return
         upstream = _connection(relay.url.scheme, relay.url.hostname or "", relay.url.port)
         try:
-            answer = self._ask(upstream, body)
-            if answer is not None:
+            answer, problem = self._ask(upstream, body)
+            status = answer.status if answer else 504 if "silent" in problem else 502
+            if is_call:
+                relay.settle(status)  # before the agent hears of it, and tries again
+            if answer:
                 self._pass_back(answer)
+            else:
+                self._say(status, problem)
         finally:
             if upstream.sock is not None:
                 relay.let_go(upstream.sock)
@@ -163,7 +223,8 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_PATCH = do_GET  # noqa: N815
 
-    def _ask(self, upstream: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse | None:
+    def _ask(self, upstream: http.client.HTTPConnection, body: bytes) -> tuple[http.client.HTTPResponse | None, str]:
+        """The answer to a request, or why there is none."""
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         headers["Host"] = self.server.url.netloc.rpartition("@")[2]
         headers["Connection"] = "close"
@@ -179,12 +240,11 @@ class _Request(http.server.BaseHTTPRequestHandler):
             upstream.endheaders(body or None)
             if body:
                 self.server.count(passed=True)
-            return upstream.getresponse()
+            return upstream.getresponse(), ""
         except TimeoutError:
-            self._say(504, f"the model's endpoint was silent for {self.server.silence:g} seconds")
+            return None, f"the model's endpoint was silent for {self.server.silence:g} seconds"
         except (OSError, ValueError, http.client.HTTPException) as error:
-            self._say(502, f"the model's endpoint cannot be reached: {error}")
-        return None
+            return None, f"the model's endpoint cannot be reached: {error}"
 
     def _pass_back(self, answer: http.client.HTTPResponse) -> None:
         length = answer.headers.get("Content-Length")
@@ -214,7 +274,8 @@ class _Request(http.server.BaseHTTPRequestHandler):
         self._say(status, text)
 
     def _say(self, status: int, text: str) -> None:
-        body = b'{"error": {"type": "relay_error", "message": "%b"}}' % text.replace('"', "'").encode()
+        told = {"type": "invalid_request_error" if status == 400 else "relay_error", "code": status, "message": text}
+        body = json.dumps({"type": "error", "error": told}).encode()
         self.send_response_only(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -412,6 +412,9 @@ def _check_sweep(given: Mapping[str, Any], where: str) -> None:
         fail("phases", "a list without repetitions")
     if not isinstance(given.get("budget", TurnBudget()), TurnBudget):
         fail("budget", "a TurnBudget(...)")
+    problem = given.get("budget", TurnBudget()).problem(list(phases))
+    if problem:
+        raise ConfigurationError(f"{where}: sweep marker: budget: {problem}")
     timeout = given.get("phase_timeout", 1.0)
     if not _is_positive(timeout):
         fail("phase_timeout", "seconds above 0")

@@ -14,6 +14,7 @@ from pytest_proteus.harnesses.claude import ClaudeHarness
 from pytest_proteus.harnesses.codex import CodexHarness
 from pytest_proteus.harnesses.opencode import OpencodeHarness
 from pytest_proteus.harnesses.registry import BUILTIN, resolve
+from pytest_proteus.testing import ModelServer, say
 
 #: Stands in for codex: goes on with its numbered log, answers once, runs CODE.
 CODEX = f"""#!{sys.executable}
@@ -82,6 +83,61 @@ def test_phases_are_one_session_that_goes_on_by_the_agents_own_id(run):
     assert [one["argv"][1:3] == ["resume", "the-session"] for one in seen] == [False, True, True, True]
     assert trace(CodexHarness, run.root) == [(phase, "said") for phase in PHASES]
     assert result.counters["agent_log_tokens"] == {"input": 20, "output": 8}
+
+
+#: Calls the endpoint that it was configured with as often as the prompt's number says.
+CALLS = """
+import re, tomllib, urllib.error, urllib.request
+settings = tomllib.loads((home / "config.toml").read_text())
+url = next(iter(settings["model_providers"].values()))["base_url"] + "/responses"
+for _ in range(int(re.findall("[0-9]+", prompt)[-1])):
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, b"{}")).read()
+    except urllib.error.HTTPError as error:
+        note("event_msg", type="task_complete", error={"message": f"status {error.code}"})
+"""
+
+
+def counted(tmp_path: Path, calls: tuple[int, ...], **budget):
+    """Run an episode whose phases call the endpoint so often; its result, and the calls that reached the endpoint."""
+    phases = ("observe", "act", "reflect")
+    prompts = {phase: f"Now {phase} {number}" for phase, number in zip(phases, calls, strict=True)}
+    extra = {"SEEN": str(tmp_path / "seen"), "CODE": CALLS}
+    (tmp_path / "live" / "harness").mkdir(parents=True)
+    (tmp_path / "agent").write_text(CODEX)
+    (tmp_path / "agent").chmod(0o755)
+    with ModelServer([say("Well.")]) as server:
+        spec = EpisodeSpec(tmp_path / "live", 1, "m", prompts, extra_env=extra, phase_timeout=60.0, **budget)
+        result = CodexHarness(server.endpoint, tmp_path / "agent").run_episode(spec)
+    assert result.ok, result.error
+    assert list(result.counters["phase_ends"]) == list(phases)
+    return result, len(server.requests)
+
+
+needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="the stand-in reads TOML")
+
+
+@needs_toml
+@pytest.mark.parametrize(
+    ("calls", "hard", "used", "ends"),
+    [
+        ((2, 2, 2), 8, 6, ["stop", "stop", "stop"]),
+        ((9, 9, 9), 8, 8, ["turn_limit", "turn_limit", "turn_limit"]),
+        ((0, 9, 1), 7, 6, ["stop", "turn_limit", "stop"]),
+    ],
+)
+def test_calls_of_the_endpoint_decide_when_a_phase_ends(tmp_path, calls, hard, used, ends):
+    plan = dict.fromkeys(("observe", "act", "reflect"), 2)
+    result, asked = counted(tmp_path, calls, max_turns=6, phase_turns=plan, hard_max_turns=hard)
+    assert (result.turns, asked, result.counters["endpoint_turns"]) == (used, used, used)
+    assert list(result.counters["phase_ends"].values()) == ends
+
+
+@needs_toml
+def test_a_phase_without_turns_does_not_take_place(tmp_path):
+    result, asked = counted(tmp_path, (1, 1, 1), max_turns=1)
+    assert list(result.counters["phase_ends"].values()) == ["stop", "no_turns", "no_turns"]
+    assert (asked, len((tmp_path / "seen").read_text().splitlines())) == (1, 1)
 
 
 def test_only_the_log_stays_of_what_lay_beside_the_harness(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -75,7 +76,11 @@ def test_every_phase_is_a_prompt_on_stdin_of_the_same_session(run):
     assert result.ok
     assert [one["prompt"] for one in seen] == [f"Prompt of {phase}." for phase in PHASES]
     assert len({one["argv"][one["argv"].index("--session-id") + 1] for one in seen}) == 1
-    assert result.counters == {**{f"phase_{phase}_turns": 1 for phase in PHASES}, "tool_calls": 0, "model_errors": 0}
+    assert result.counters == {
+        **{f"phase_{phase}_turns": 1 for phase in PHASES},
+        "phase_ends": dict.fromkeys(PHASES, "stop"),
+        **dict.fromkeys(("tool_calls", "model_errors", "endpoint_calls", "endpoint_turns"), 0),
+    }
 
 
 def test_the_trace_tells_the_phases_apart_after_the_run(run):
@@ -125,7 +130,8 @@ def test_a_second_attempt_does_not_see_the_first_ones_session(run):
 def test_the_endpoint_becomes_a_provider_of_the_agent(run, wire, given, api, url):
     _, (seen,) = run(endpoint={wire: given})
     ((_, provider),) = seen["files"]["models.json"]["providers"].items()
-    assert (provider["api"], provider["baseUrl"]) == (api, url)
+    counted = re.sub(r"127.0.0.1:[0-9]+", "127.0.0.1:1", provider["baseUrl"])
+    assert (provider["api"], counted) == (api, url)
     assert provider["models"][0]["id"] == "some-model"
 
 

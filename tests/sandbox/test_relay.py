@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
+import json
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_proteus.sandbox.relay import MOST_BYTES, MOST_REQUESTS, Relay
+from pytest_proteus.sandbox.relay import MOST_BYTES, MOST_FAILURES, MOST_REQUESTS, Relay, relay_to
 
 
 class Endpoint:
@@ -240,3 +244,71 @@ def test_closing_ends_what_is_under_way_and_leaves_no_thread(relayed):
     client.join(30)
     assert not client.is_alive()
     assert not [thread for thread in threading.enumerate() if thread.name in ("relay", "relayed")]
+
+
+OK, BROKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
+
+
+def plays(*answers: bytes) -> Callable[[socket.socket], None]:
+    left = list(answers)
+    return lambda client: client.sendall(left.pop(0))
+
+
+def test_calls_beyond_the_allowed_turns_are_turned_away_and_do_not_reach_the_endpoint(relayed):
+    endpoint, relay, port = relayed(says(OK))
+    relay.allow(2)
+    answers = [ask(port) for _ in range(3)]
+    assert [one.status for one in answers] == [200, 200, 400]
+    assert json.loads(answers[2].read())["error"]["message"] == "the turns of this part are used up"
+    assert (relay.turns, relay.limited, len(endpoint.requests)) == (2, True, 2)
+
+
+def test_a_call_that_fails_is_no_turn(relayed):
+    _, relay, port = relayed(plays(BROKEN, OK, BROKEN, OK))
+    relay.allow(2)
+    assert [ask(port).status for _ in range(5)] == [503, 200, 503, 200, 400]
+    assert relay.turns == 2
+
+
+def test_what_no_model_answers_is_no_turn(relayed):
+    _, relay, port = relayed(says(OK))
+    relay.allow(1)
+    assert [ask(port, path="/base/count_tokens").status, ask(port, "GET", body=b"").status] == [200, 200]
+    assert (relay.turns, ask(port).status) == (0, 200)
+
+
+def test_calls_that_fail_in_a_row_come_to_an_end_until_more_are_allowed(relayed):
+    endpoint, relay, port = relayed(says(BROKEN))
+    relay.allow(100)
+    statuses = [ask(port).status for _ in range(MOST_FAILURES + 2)]
+    assert statuses == [503] * MOST_FAILURES + [400, 400]
+    assert (relay.turns, relay.limited, len(endpoint.requests)) == (0, False, MOST_FAILURES)
+    relay.allow(100)
+    assert ask(port).status == 503
+
+
+def test_at_once_no_more_calls_are_let_in_than_there_are_turns(relayed):
+    gate = threading.Event()
+
+    def answer(client: socket.socket) -> None:
+        gate.wait(30)
+        client.sendall(OK)
+
+    endpoint, relay, port = relayed(answer)
+    relay.allow(3)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(lambda: ask(port).status) for _ in range(8)]
+        turned_away = [one.result() for one in itertools.islice(as_completed(asked), 5)]
+        gate.set()
+        assert turned_away == [400] * 5
+        assert sorted(one.result() for one in asked) == [200] * 3 + [400] * 5
+    assert len(endpoint.requests) == 3
+
+
+def test_a_relay_of_this_machine_has_an_address_with_the_endpoints_path(relayed):
+    endpoint, _, _ = relayed(says(OK))
+    with relay_to(endpoint.url) as relay:
+        assert relay.address.endswith("/base")
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(relay.address).port, timeout=30)
+        connection.request("POST", "/base/x", body=b"b")
+        assert connection.getresponse().status == 200
