@@ -25,6 +25,7 @@ import math
 import numbers
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path, PurePath
@@ -41,6 +42,9 @@ CLOCKS = ("ts", "seconds")
 
 #: Longest text or parameter kept of one action, in characters.
 ACTION_LIMIT = 65_536
+
+#: Seconds that a run waits for its lock.
+LOCK_SECONDS = 1.0
 _DEPTH, _REPR, _INT_BITS = 40, 500, 1024
 _ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 _EPISODE = re.compile(rb'\{"episode": (\d+),')
@@ -465,6 +469,19 @@ def _trace_places(path: str, inode: int, size: int, changed: int) -> dict[int, t
 # -------------------------------------------------------------------------------------------------- writers
 
 
+def _locked(fd: int) -> bool:
+    """Lock a file; False when another process holds it for longer than a child of a killed one takes to let go."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.02)
+
+
 class EpisodeLog:
     """The private records of one run, held open by the one process that may write them.
 
@@ -485,13 +502,9 @@ class EpisodeLog:
         self.new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(self._lock):
             os.close(self._lock)
-            raise ConfigurationError(
-                f"{root} is being run by another process; wait for it or use another folder"
-            ) from None
+            raise ConfigurationError(f"{root} is being run by another process; wait for it or use another folder")
         for leftover in self.folder.glob(".*"):  # a killed process was writing it
             leftover.unlink()
         self._fds = [self._open(EPISODES), self._open(ACTIONS)]

@@ -61,6 +61,9 @@ _LOG = "log.jsonl"
 _LOG_LIMIT = 1 << 28
 _STDOUT_LIMIT = 1 << 26
 
+#: Longest page of instructions of a tree that is to work, in bytes, and seconds that the agent may take to start there.
+_PAGE_LIMIT, _START_SECONDS = 1 << 20, 120.0
+
 #: Folders within folders below an agent's home in which its log is looked for.
 _LOG_DEPTH = 5
 
@@ -76,6 +79,12 @@ This folder is yours to change. You start every session from what it holds; noth
 - `tools/`: scripts that you run.
 """
 
+#: What an agent is told that runs from one tree and edits another.
+_STAGED = """\
+You run from {active}, your working folder: the last version of your harness that works. It cannot be changed.
+{candidate} is the version that you may change. Make every lasting change there, by its full path. It takes the place of
+the other one in your next session, if it works."""
+
 _NOTE = "# Notes\n\nNothing has been noted yet.\n"
 
 
@@ -89,7 +98,7 @@ class Launch:
             empty for the agent's own providers.
         key: the variable that holds the key.
         reasoning: whether the model is asked to think before it answers.
-        harness: the tree, which is the working folder.
+        harness: the tree that the agent runs from, which is the working folder.
         home, agent_home, temporary: folders of the episode's own.
         traces: the folder that keeps the episode's log.
         session: an id for the session, a UUID.
@@ -202,7 +211,8 @@ def usual_surfaces(instructions: str, skills: str, *writers: str) -> tuple[Surfa
 
 
 class AgentHarness:
-    """A real coding agent; a subclass names which.
+    """A real coding agent; a subclass names which. One whose ``staged_activation`` is True runs each episode from a
+    read-only copy of the last accepted tree, and edits another.
 
     Args:
         endpoint: wire protocol (``anthropic``, ``openai-chat``, ``openai-responses``, ``gemini``) → base URL as that
@@ -219,6 +229,7 @@ class AgentHarness:
     agent: ClassVar[Agent]
     name: str
     continuity_mode = "none"
+    staged_activation = False
     disposition_in_files = False
     deterministic = False
     seeded = False
@@ -327,6 +338,34 @@ class AgentHarness:
         """Always the same: no disposition lies in the tree."""
         return hashlib.sha256(b"").hexdigest()
 
+    def validate_candidate(self, harness_root: Path) -> str:
+        """Why the agent could not start from a tree, in one sentence; empty when it could, and for one that is not
+        staged. It is started there in its sandbox, for its help page: no model is asked."""
+        if not self.staged_activation:
+            return ""
+        page = next(surface.subdir for surface in self.agent.surfaces if surface.name == "instructions")
+        text = read_regular(Path(harness_root) / page, _PAGE_LIMIT + 1)
+        if text is None or not text.strip() or len(text) > _PAGE_LIMIT or not _is_text(text):
+            return f"{page} is no page of text: the agent reads it at the start of every session"
+        state = Path(harness_root).parent / "state"
+        remove(state)
+        state.mkdir()
+        try:
+            outcome = self._place.launch(
+                [*self._program().argv, "--help"],
+                env={**_environment_at(state, state), "PWD": str(harness_root)},
+                cwd=harness_root,
+                timeout=_START_SECONDS,
+                writable=[state],
+                readable=[*self._program().readable, harness_root],
+            )
+        finally:
+            remove(state)
+        if outcome.returncode:
+            said = bounded_text((outcome.stderr or outcome.stdout).strip()[-400:])
+            return f"{self.name} does not start there (exit status {outcome.returncode}): {said}"
+        return ""
+
     def run_episode(self, spec: EpisodeSpec) -> EpisodeResult:
         """Run the phases in one session of the agent, each with the turns that ``spec.turns_of`` leaves it.
 
@@ -386,6 +425,8 @@ class AgentHarness:
             return
         reserve = spec.budget.reserve(turns)
         prompt = spec.prompt_of(phase, so_far.used)
+        if spec.active_root is not None:
+            prompt = f"{_STAGED.format(active=spec.active_root, candidate=spec.harness_root)}\n\n{prompt}"
         so_far.ends[phase] = self._part(spec, episode, phase, prompt, turns - reserve, counter, so_far)
         if so_far.ends[phase] == "turn_limit" and reserve:
             self._part(spec, episode, phase, checkpoint_prompt(reserve), reserve, counter, so_far)
@@ -455,7 +496,7 @@ class AgentHarness:
             url=self._place.address(url),
             key=KEYS[wire][0] if wire else "",
             reasoning=self.reasoning,
-            harness=spec.harness_root,
+            harness=_runs_from(spec),
             home=episode.home,
             agent_home=episode.agent_home,
             temporary=episode.temporary,
@@ -480,28 +521,25 @@ class AgentHarness:
 
     def _run(self, spec: EpisodeSpec, launch: Launch, url: str) -> Outcome:
         task = Path(spec.root) / "task"
+        active = [spec.active_root] if spec.active_root is not None else []
         return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
-            cwd=spec.harness_root,
+            cwd=launch.harness,
             stdin=launch.prompt,
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
             writable=[spec.harness_root, launch.home.parent, launch.traces, *filter(Path.is_dir, [task])],
-            readable=self._program().readable,
+            readable=[*self._program().readable, *active],
             endpoint=url,
         )
 
     def _environment(self, spec: EpisodeSpec, launch: Launch) -> dict[str, str]:
         """The whole environment of the agent; our own is not inherited, its paths may name the framework."""
         return {
-            "PATH": _PATH,
-            "HOME": str(launch.home),
-            "TMPDIR": str(launch.temporary),
-            "PWD": str(spec.harness_root),
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
+            **_environment_at(launch.home, launch.temporary),
+            "PWD": str(launch.harness),
             **self.agent.environment(launch),
             **_network(launch.url),
             **self._key(spec.model),
@@ -622,7 +660,8 @@ class _Episode:
     def session(self) -> Session:
         """All that the agent has logged so far."""
         phases = self._phases or self._noted_phases()
-        return self.agent.read(self._text(), phases, surface_finder(self.harness, self.agent.surfaces))
+        surface_of = surface_finder(self.harness, self.agent.surfaces, also=self.harness.with_name("active"))
+        return self.agent.read(self._text(), phases, surface_of)
 
     def keep_log(self, outcome: Outcome) -> str:
         """Keep what the agent has logged in the last phase.
@@ -716,6 +755,22 @@ class _Episode:
             return [(str(phase), int(line)) for phase, line in json.loads(data or b"[]")]
         except (ValueError, TypeError):
             return []
+
+
+def _runs_from(spec: EpisodeSpec) -> Path:
+    return spec.harness_root if spec.active_root is None else Path(spec.active_root)
+
+
+def _environment_at(home: Path, temporary: Path) -> dict[str, str]:
+    """What every agent's environment has."""
+    return {"PATH": _PATH, "HOME": str(home), "TMPDIR": str(temporary), "LANG": "C.UTF-8", "TERM": "dumb"}
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
 
 
 def _whole_lines(text: str) -> str:

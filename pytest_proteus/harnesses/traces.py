@@ -71,13 +71,16 @@ def bounded(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def surface_finder(harness_root: Path, surfaces: Sequence[Surface]) -> Callable[[str], str | None]:
+def surface_finder(
+    harness_root: Path, surfaces: Sequence[Surface], also: Path | None = None
+) -> Callable[[str], str | None]:
     """A function from a path, as an agent whose working folder is ``harness_root`` writes it, to the surface it is on.
 
     The path is read as text alone: links are not followed, and nothing need exist. Of nested surfaces the innermost
-    is meant.
+    is meant. ``also`` is another tree of the same surfaces.
     """
-    roots = sorted({os.path.normpath(harness_root), os.path.realpath(harness_root)})
+    trees = [harness_root, *([also] if also else [])]
+    roots = [form(tree) for tree in trees for form in (os.path.normpath, os.path.realpath)]
     places = sorted(((os.path.normpath(s.subdir), s.name) for s in surfaces), key=lambda place: -len(place[0]))
 
     def find(path: str) -> str | None:

@@ -17,14 +17,16 @@ from test_kill_episode import dying, in_a_process
 from tiny_harness import STEPS, TinyHarness, files, go, scored, subjects, throw
 
 from pytest_proteus.core import GoalConfig, RunResult
-from pytest_proteus.core.records import read_jsonl, read_records
+from pytest_proteus.core.records import pending_candidate_path, read_jsonl, read_records
 
 
 class Runs(RuleBasedStateMachine):
     """The model: names of the files in the accepted state, what each episode was, and the mean to reach."""
 
-    @initialize(live=st.booleans())
-    def begin(self, live: bool) -> None:
+    @initialize(live=st.booleans(), staged=st.booleans())
+    def begin(self, live: bool, staged: bool) -> None:
+        self.staged = staged
+        self.handed_back: set[str] = set()
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.root = self.folder / "run"
         self.live = self.folder / "live" if live else None
@@ -38,18 +40,23 @@ class Runs(RuleBasedStateMachine):
         self, score: float = 0.0, step: str = "", harness: TinyHarness | None = None, refuse: str = ""
     ) -> RunResult:
         number = len(self.accepted) + 1
-        harness = harness or TinyHarness({number: STEPS[step]} if step else {})
+        harness = harness or self.harness({number: STEPS[step]} if step else {})
         harness.refuse = {number: refuse} if refuse else {}
         goal = GoalConfig.of("x", [scored({number: score})], selection="accept_reject")
         resume, self.resume = self.resume, True
         return go(self.root, harness, episodes=number, resume=resume, goal=goal, live_root=self.live)
 
-    def done(self, accepted: bool) -> None:
+    def harness(self, plan: Any = None) -> TinyHarness:
+        return TinyHarness(plan, staged=self.staged)
+
+    def done(self, accepted: bool, refused: bool = False) -> None:
         number = len(self.accepted) + 1
+        candidate = self.handed_back | {f"notes/n{number}.md", "notes/latest.md"}
+        self.handed_back = candidate if refused and self.staged else set()
         self.accepted.append(accepted)
         self.history += [f"episode {number}"] if accepted else [f"candidate {number}", f"episode {number}"]
         if accepted:
-            self.files |= {f"notes/n{number}.md", "notes/latest.md"}
+            self.files |= candidate
 
     def judged(self, score: float) -> None:
         accepted = self.mean is None or score >= self.mean
@@ -66,7 +73,7 @@ class Runs(RuleBasedStateMachine):
         result = self.episode(3, "fifo" if how == "fifo" else "", refuse="no" if how == "refuse" else "")
         assert result.state == "complete"
         assert result.eval_history[-1]["failure_kind"] == "viability"
-        self.done(False)
+        self.done(False, refused=True)
 
     @rule(how=st.sampled_from(["nok", "raise", "timeout", "abort", "configuration"]))
     def failed(self, how: str) -> None:
@@ -75,7 +82,7 @@ class Runs(RuleBasedStateMachine):
     @rule()
     def interrupted(self) -> None:
         with pytest.raises(KeyboardInterrupt):
-            self.episode(3, harness=TinyHarness({len(self.accepted) + 1: throw(KeyboardInterrupt())}))
+            self.episode(3, harness=self.harness({len(self.accepted) + 1: throw(KeyboardInterrupt())}))
 
     @rule(score=st.integers(0, 3), at=st.integers(1, 120))
     def killed(self, score: int, at: int) -> None:
@@ -84,7 +91,7 @@ class Runs(RuleBasedStateMachine):
         self.resume = True
         before = len(self.accepted)
         result = go(
-            self.root, TinyHarness(), episodes=before, resume=True, goal=GoalConfig.of("x"), live_root=self.live
+            self.root, self.harness(), episodes=before, resume=True, goal=GoalConfig.of("x"), live_root=self.live
         )
         assert result.episodes_complete in (before, before + 1)
         if result.episodes_complete > before:
@@ -93,7 +100,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: self.resume)
     @rule()
     def nothing_to_do(self) -> None:
-        harness = TinyHarness()
+        harness = self.harness()
         go(self.root, harness, episodes=len(self.accepted), resume=True, goal=GoalConfig.of("x"), live_root=self.live)
         assert harness.log == []
 
@@ -110,6 +117,7 @@ class Runs(RuleBasedStateMachine):
         history = json.loads((self.folder / ".proteus-records" / "run" / "eval_history.json").read_text())
         assert [entry["commit"] for entry in history] == [record["commit"] for record in records]
         assert self.live is None or not self.live.exists()
+        assert pending_candidate_path(self.root).exists() == bool(self.handed_back)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):

@@ -80,6 +80,7 @@ def scenario(name: str) -> dict[str, Any]:
         "rejected": {"goal": goal, "stands": 2},
         "violation": {"goal": goal, "stands": 1, "plan": {2: "fifo"}},
         "staged refusal": {"goal": goal, "stands": 1, "staged": True, "refuse": {2: "no"}, "stride": 2},
+        "staged repair": {"goal": goal, "stands": 2, "staged": True, "refuse": {2: "no"}, "stride": 3, "live": True},
         "live": {"goal": goal, "stands": 2, "live": True},
         "the end": {"goal": goal, "stands": EPISODES - 1, "live": True, "stride": 2},
     }[name]
@@ -102,7 +103,9 @@ def told(root: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ["seeding", "accepted", "rejected", "violation", "staged refusal", "live", "the end"])
+@pytest.mark.parametrize(
+    "name", ["seeding", "accepted", "rejected", "violation", "staged refusal", "staged repair", "live", "the end"]
+)
 def test_a_kill_before_any_write_changes_nothing_in_the_end(memory: Path, name: str) -> None:
     case = scenario(name)
     start(memory / "whole" / "run", case, EPISODES)
