@@ -187,22 +187,14 @@ def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
 
     ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too.
     """
-    from pytest_proteus.measure.statistic import Statistic
-    from pytest_proteus.measure.sweeps import score_estimate
+    from pytest_proteus.measure.statistic import score_at
 
     session = sweep_session(request.config)
 
     def score(metric: str, arm: str | None = None, episode: int | str = "last") -> Any:
         spec = sweep.evaluator(metric)
-
-        def of(runs: Sequence[Run], _: Any) -> Any:
-            chosen = [run for run in runs if arm in (None, run.arm)]
-            return score_estimate(chosen, metric, episode=episode, direction=spec.direction, bounds=spec.bounds)
-
-        where = f"{metric}[{arm}]" if arm else metric
-        told = "mean score over runs at one episode; a run that did not get there is missing"
-        name = f"scores {where} at {episode}"
-        return session.statistic(sweep, Statistic(name, of, spec.direction, "score", told, across_tasks=True))
+        of = score_at(metric, arm, episode, direction=spec.direction, bounds=spec.bounds)
+        return session.statistic(sweep, of)
 
     return score
 

@@ -16,7 +16,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
 from pytest_proteus.measure.sequential import Sequential, in_sequence
-from pytest_proteus.measure.unavailable import REASONS, Unavailable
+from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin", "sequence", "sequenced"]
 
@@ -179,12 +179,11 @@ def sequence(
 def sequenced(found: Contrast, verdict: Sequential) -> Contrast:
     """A contrast with the verdict of the look that decided; p and interval are those of one look and left out."""
     none = Unavailable("not_measured", "there was more than one look", found.n)
-    told = f"after {verdict.n} of {verdict.n_max} seeds"
     return replace(
         found,
         verdict=verdict.verdict,
         reason=verdict.reason,
-        detail=told if not verdict.reason else f"{told}: {REASONS.get(verdict.reason, verdict.reason)}",
+        detail=verdict.told,
         interval=none,
         interval_percent=none,
         p_pass=none,

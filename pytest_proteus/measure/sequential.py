@@ -18,10 +18,12 @@ from pytest_proteus.measure import betting
 from pytest_proteus.measure.claims import Claim, Question
 from pytest_proteus.measure.gate import ASSUMED, MISSING, decide
 from pytest_proteus.measure.samples import Given, Row, most_equal
-from pytest_proteus.measure.summary import Bounds
-from pytest_proteus.measure.unavailable import Result
+from pytest_proteus.measure.summary import Bounds, Observation
+from pytest_proteus.measure.unavailable import REASONS, Result
 
-__all__ = ["TOLERATED", "Look", "Sequential", "betting_crossing", "crossing", "fewest", "in_sequence"]
+__all__ = [
+    "TOLERATED", "Look", "Sequential", "betting_crossing", "crossing", "fewest", "in_sequence", "mean_in_sequence",
+]  # fmt: skip
 
 #: The share of runs that may fail rarely, so that a pass waits for enough runs to have seen one.
 TOLERATED = 0.25
@@ -65,6 +67,12 @@ class Sequential(Result):
     method: str
     assumption: str
     looks: tuple[Look, ...]
+
+    @property
+    def told(self) -> str:
+        """After how many seeds it was decided, and if it was not, why."""
+        told = f"after {self.n} of {self.n_max} seeds"
+        return told if not self.reason else f"{told}: {REASONS.get(self.reason, self.reason)}"
 
 
 def fewest(alpha: float = 0.05, tolerated: float = TOLERATED) -> int:
@@ -225,6 +233,53 @@ def in_sequence(
         if seen[-1].verdict != "undecided":
             break
     return _made(given, stages.method, n_max, len(seeds), floor, seen)
+
+
+def mean_in_sequence(
+    observations: Sequence[Observation],
+    bound: float,
+    *,
+    above: bool,
+    order: Sequence[Hashable],
+    n_min: int,
+    bounds: Bounds | None = None,
+    alpha: float = 0.05,
+    gates: int = 1,
+) -> Sequential:
+    """Hold a mean against a bound after each seed: it passes when it is on the right side of it, fails on the other.
+
+    The test of ``in_sequence`` on the differences between the values and the bound. Without declared bounds it holds
+    its error rates for values that are symmetric about their mean.
+
+    Args:
+        observations: the values, one a run; runs of one seed (its tasks) are one cluster.
+        bound: what the mean is held against.
+        above: whether the right side is above the bound.
+        order: all seeds that are planned, in the order in which they are run.
+        n_min: seeds before the first look.
+        bounds: smallest and largest possible value; both ends declared make it a test by betting where values tie.
+        alpha, gates: as for ``in_sequence``.
+
+    Raises:
+        ConfigurationError: as ``in_sequence``.
+    """
+    place = {seed: number for number, seed in enumerate(order)}
+    in_order = sorted(observations, key=lambda seen: place[seen.seed])
+    values: dict[Hashable, Any] = {(seen.seed, seen.task): seen.value for seen in in_order}
+    return in_sequence(
+        dict.fromkeys(values, bound),
+        values,
+        order=values,
+        n_max=len(order),
+        direction="higher" if above else "lower",
+        margin=0.0,
+        kind="superior",
+        bounds=bounds,
+        alpha=alpha,
+        clusters={(seen.seed, seen.task): seen.seed for seen in in_order},
+        looks=range(min(n_min, len(order)), len(order) + 1),
+        gates=gates,
+    )
 
 
 def _made(given: Given, method: str, n_max: int, n: int, floor: int, seen: Sequence[Look]) -> Sequential:

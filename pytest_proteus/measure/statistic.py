@@ -18,6 +18,7 @@ from pytest_proteus.core.records import plain
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.measure import sweeps
 from pytest_proteus.measure.strata import by_stratum as regrouped
+from pytest_proteus.measure.summary import Bounds
 from pytest_proteus.measure.sweeps import FinishedRun
 from pytest_proteus.measure.unavailable import Unavailable
 
@@ -140,6 +141,18 @@ STATISTICS: dict[str, Statistic] = {
 }
 
 
+def score_at(metric: str, arm: str | None, episode: int | str, *, direction: str, bounds: Bounds | None) -> Statistic:
+    """``scores``: the mean of an evaluator's score over an arm's runs, or over all; see ``sweeps.score_estimate``."""
+
+    def of(runs: Sequence[FinishedRun], _: Any) -> Any:
+        chosen = [run for run in runs if arm in (None, run.arm)]
+        return sweeps.score_estimate(chosen, metric, episode=episode, direction=direction, bounds=bounds)
+
+    told = "mean score over runs at one episode; a run that did not get there is missing"
+    name = f"scores {metric}[{arm}] at {episode}" if arm else f"scores {metric} at {episode}"
+    return Statistic(name, of, direction, "score", told, across_tasks=True)
+
+
 @dataclass(frozen=True)
 class Computed:
     """The value of a statistic in one stratum, and how many seconds it took."""
@@ -191,6 +204,15 @@ def by_stratum(statistic: Statistic, sweep: FinishedSweep) -> Iterator[Computed]
         except (RecordError, SnapshotError) as error:
             value = Unavailable("unreadable", str(error), len(runs))
         yield Computed(statistic, stratum, runs, value, time.perf_counter() - began)
+
+
+def joined(values: Mapping[str, Any]) -> Any:
+    """Stratum → value as one: the value of the only stratum, or mappings of ``(stratum, arm)`` or ``stratum``."""
+    if len(values) == 1:
+        return next(iter(values.values()))
+    if all(type(value) is dict for value in values.values()):
+        return {(stratum, arm): item for stratum, value in values.items() for arm, item in value.items()}
+    return dict(values)
 
 
 def entries(statistic: Statistic, sweep: FinishedSweep) -> list[dict[str, Any]]:

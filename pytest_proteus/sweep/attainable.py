@@ -5,11 +5,13 @@ Looks at cells and at no result. The designs whose smallest p is asked for are `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.sweep.declared import ESTIMATES, DeclaredGate
+from pytest_proteus.sweep.gates import decide
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -72,16 +74,54 @@ def _separation_p_min(plan: Plan, arms: dict[str, list[Cell]]) -> float | None:
     return float(design.p_min)
 
 
-def check_attainable(gate: DeclaredGate, plan: Plan) -> None:
-    """Refuse a declared gate that no outcome of the planned cells could pass.
+def check_attainable(gate: DeclaredGate, plan: Plan, family: Sequence[DeclaredGate]) -> None:
+    """Refuse a declared gate that no outcome of the planned cells could pass, or that none could fail.
+
+    Args:
+        gate: the gate.
+        plan: what is planned.
+        family: all declared gates of the sweep, this one included: a fail has to be told among them.
 
     Raises:
         ConfigurationError: says what it takes.
     """
     for stratum, arms in strata(plan).items():
         told = _never(gate, plan, arms)
-        if told:
-            raise ConfigurationError(f"{gate.where}: the gate on {gate.name} can never pass in {stratum}: {told}")
+        verdict, why = ("pass", told) if told else _never_told(gate, plan, arms, _tested(family, plan))
+        if why:
+            raise ConfigurationError(f"{gate.where}: the gate on {gate.name} can never {verdict} in {stratum}: {why}")
+
+
+def _tested(family: Sequence[DeclaredGate], plan: Plan) -> int:
+    """How many verdicts on estimates a family has: one a bound, arm and stratum."""
+    arms = sum(len(found) for found in strata(plan).values())
+    return arms * sum(len(gate.thresholds) for gate in family if gate.statistic in ESTIMATES)
+
+
+def _never_told(gate: DeclaredGate, plan: Plan, arms: dict[str, list[Cell]], tested: int) -> tuple[str, str]:
+    """What a gate on a score with declared bounds can never do, and why: equal scores at one end tell the most."""
+    from pytest_proteus.measure.summary import Estimate, closed_bounds, estimate, p_beyond
+
+    bounds = closed_bounds(plan.attached[gate.field].spec.bounds) if gate.statistic == "scores" else None
+    n = min(len(cells) for cells in arms.values())
+    if bounds is None or any(len({cell.seed for cell in cells}) < len(cells) for cells in arms.values()):
+        return "", ""
+    for bound in gate.thresholds:
+        upwards = bound.op in ("at_least", "above")
+        best, worst = (estimate([end] * n, bounds=bounds) for end in (reversed(bounds) if upwards else bounds))
+        if bound.op == "equals" or not (isinstance(best, Estimate) and isinstance(worst, Estimate)):
+            continue
+        passed = decide("", best, bound.op, bound.bound)
+        if passed.verdict == "undecided":
+            return "pass", f"with {n} runs that all score {best.value:g}, the {passed.reason}; run more seeds"
+        p = p_beyond(worst, bound.bound, above=not upwards)
+        if p is not None and min(p * tested, 1) > ALPHA:
+            among = f" among {tested} verdicts" if tested > 1 else ""
+            return "fail", (
+                f"with {n} runs that all score {worst.value:g}, p is {min(p * tested, 1):.3g}{among}; run more seeds, "
+                f"or take a bound that a score can be beyond"
+            )
+    return "", ""
 
 
 def _never(gate: DeclaredGate, plan: Plan, arms: dict[str, list[Cell]]) -> str:

@@ -133,11 +133,6 @@ class Against:
                 options.refuse(f"--proteus-{option}= names no baseline; write a name, or leave the option out")
         if self.saves and not _NAME.fullmatch(self.saves):
             options.refuse(f"--proteus-save={self.saves}: write a name of letters, digits, '.', '_', '+' and '-'")
-        if self.fewest is not None and not (self.compares and self.expressions):
-            options.refuse(
-                "--proteus-seeds=auto:… stops once every --proteus-compare-fail is decided, and there is none; add "
-                "--proteus-compare=NAME and --proteus-compare-fail=METRIC:MARGIN, or write a number of seeds"
-            )
         if self.fewest is not None and self.saves:
             options.refuse(f"--proteus-save={self.saves}: a baseline has all seeds; write a number for --proteus-seeds")
         if not self.compares:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,9 @@ from pytest_proteus.sweep.gates import Gates
 from pytest_proteus.sweep.grid import visible_definition
 from pytest_proteus.sweep.plan import Plan
 from pytest_proteus.sweep.run import Sweep
+
+if TYPE_CHECKING:
+    from pytest_proteus.measure.sequential import Sequential
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,48 @@ class Family:
     name: str
     gates: list[DeclaredGate]
     _adjusted: dict[tuple[Any, ...], tuple[float, float]] = field(default_factory=dict)
+    _looks: Looks | None = None
+
+    def look_in_order(self, fewest: int, plan: Plan) -> None:
+        """Have the gates decided while seeds come in, from ``fewest`` of them on.
+
+        Raises:
+            ConfigurationError: a gate on what has no test that may look more than once.
+        """
+        for gate in self.gates:
+            if gate.statistic not in ESTIMATES:
+                raise ConfigurationError(
+                    f"{gate.where}: the gate on {gate.name} is decided by all runs together, and not while seeds come "
+                    f"in; write a number for --proteus-seeds, or gate {', '.join(ESTIMATES)}"
+                )
+            if any(bound.op == "equals" for bound in gate.thresholds):
+                raise ConfigurationError(
+                    f"{gate.where}: an estimate never equals a number; give {gate.name} at_least and at_most"
+                )
+        self._looks = Looks(fewest, tuple(dict.fromkeys(cell.seed for cell in plan.in_order())))
+
+    def is_decided(self, sweep: Sweep) -> bool:
+        """Whether the runs of the first seeds, a sweep narrowed to them, decide every gate."""
+        held = list(_held(self.gates, _computed(sweep)))
+        found = [self._sequence(value, bound, len(held)) for _, _, _, bound, value in held]
+        return all(sequence is not None and sequence.verdict in ("pass", "fail") for sequence in found)
+
+    def _sequence(self, value: Any, bound: Threshold, gates: int) -> Sequential | None:
+        """What an estimate is beside a bound when it is looked at after each seed; None where it is not."""
+        from pytest_proteus.measure.sequential import mean_in_sequence
+        from pytest_proteus.measure.summary import Estimate
+
+        if self._looks is None or not isinstance(value, Estimate):
+            return None
+        return mean_in_sequence(
+            value.observations,
+            bound.bound,
+            above=bound.op in ("at_least", "above"),
+            order=self._looks.order,
+            n_min=self._looks.fewest,
+            bounds=value.bounds,
+            gates=gates,
+        )
 
     def hold(self, own: Sequence[DeclaredGate], gates: Gates, fixture: Callable[[str], Any], *, blocking: bool) -> None:
         """Hold the statistics that a test's markers name against their bounds.
@@ -211,20 +256,21 @@ class Family:
             fixture: gives a fixture's value by name.
             blocking: False after a body that failed: recorded, not asserted.
         """
-        for gate in own:
-            for stratum, arm, value in _measured(gate, fixture):
-                for bound in gate.thresholds:
-                    gates.record(
-                        _named(gate, stratum, arm),
-                        value,
-                        bound,
-                        source="marker",
-                        blocking=blocking,
-                        metric=gate.field if gate.statistic == "scores" else gate.name,
-                        stratum=stratum,
-                        arm=arm,
-                        **self._told(gate, bound, stratum, arm, fixture),
-                    )
+        held = list(_held(self.gates, fixture)) if self._looks is not None else []
+        for gate, stratum, arm, bound, value in _held(own, fixture):
+            sequence = self._sequence(value, bound, len(held))
+            gates.record(
+                _named(gate, stratum, arm),
+                value,
+                bound,
+                source="marker",
+                blocking=blocking,
+                sequence=sequence,
+                metric=gate.field if gate.statistic == "scores" else gate.name,
+                stratum=stratum,
+                arm=arm,
+                **({"family": self.name} if sequence else self._told(gate, bound, stratum, arm, fixture)),
+            )
 
     def _told(
         self, gate: DeclaredGate, bound: Threshold, stratum: str | None, arm: str | None, fixture: Callable[[str], Any]
@@ -240,16 +286,50 @@ class Family:
         from pytest_proteus.measure.summary import Estimate, p_beyond
 
         ps: dict[tuple[Any, ...], float] = {}
-        for gate in self.gates:
-            if gate.statistic in STATISTICS and gate.statistic not in ESTIMATES:
-                continue
-            for stratum, arm, value in _measured(gate, fixture):
-                for bound in gate.thresholds if isinstance(value, Estimate) else ():
-                    p = p_beyond(value, bound.bound, above=bound.op in ("at_most", "below"))
-                    if p is not None and bound.op != "equals":
-                        ps[gate.name, bound, stratum, arm] = p
+        tested = [gate for gate in self.gates if gate.statistic in ESTIMATES or gate.statistic not in STATISTICS]
+        for gate, stratum, arm, bound, value in _held(tested, fixture):
+            if isinstance(value, Estimate) and bound.op != "equals":
+                p = p_beyond(value, bound.bound, above=bound.op in ("at_most", "below"))
+                if p is not None:
+                    ps[gate.name, bound, stratum, arm] = p
         adjusted = adjust(list(ps.values()))
         return {key: (p, q) for (key, p), q in zip(ps.items(), adjusted, strict=True) if q is not None}
+
+
+@dataclass(frozen=True)
+class Looks:
+    """After which seeds gates are looked at: the first look is after ``fewest`` of those in ``order``."""
+
+    fewest: int
+    order: tuple[int, ...]
+
+
+def _computed(sweep: Sweep) -> Callable[[str], Any]:
+    """What the fixtures that give estimates would give of a sweep; nothing is written down."""
+    from pytest_proteus.measure import statistic
+
+    def of(computed: statistic.Statistic) -> Any:
+        return statistic.joined({one.stratum: one.value for one in statistic.by_stratum(computed, sweep)})
+
+    def score(metric: str, arm: str) -> Any:
+        spec = sweep.evaluator(metric)
+        return of(statistic.score_at(metric, arm, "last", direction=spec.direction, bounds=spec.bounds))
+
+    def fixture(name: str) -> Any:
+        given = {"sweep": sweep, "scores": score}
+        return given[name] if name in given else of(statistic.STATISTICS[name])
+
+    return fixture
+
+
+def _held(
+    gates: Sequence[DeclaredGate], fixture: Callable[[str], Any]
+) -> Iterator[tuple[DeclaredGate, str | None, str | None, Threshold, Any]]:
+    """(gate, stratum, arm, bound, value) of everything that is held against a bound."""
+    for gate in gates:
+        for stratum, arm, value in _measured(gate, fixture):
+            for bound in gate.thresholds:
+                yield gate, stratum, arm, bound, value
 
 
 def _named(gate: DeclaredGate, stratum: str | None, arm: str | None) -> str:

@@ -198,6 +198,14 @@ def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: boo
     return Verdict(name, verdict, found, op, bound, reason or shown, blocking, ends, **counts)
 
 
+def _sequenced(name: str, value: Any, threshold: Threshold, sequence: Any, blocking: bool) -> Verdict:
+    """The verdict of the look that decided; an interval is that of one look, and left out."""
+    return Verdict(
+        name, sequence.verdict, value.value, threshold.op, threshold.bound, sequence.told, blocking, None,
+        value.n, value.n_missing,
+    )  # fmt: skip
+
+
 def _side(interval: Any, op: str, bound: float) -> str:
     held = [OPERATORS[op](end, bound) for end in (interval.low, interval.high)]
     return "pass" if all(held) else "undecided" if any(held) else "fail"
@@ -214,6 +222,7 @@ class Gates:
         write: takes each entry as soon as it is decided.
         verdicts: what was decided so far.
         attempt: marks the entries of one attempt at the test; a report keeps those of the last.
+        caveat: what the body's verdicts on intervals have to say of themselves; empty for nothing.
     """
 
     nodeid: str
@@ -222,6 +231,7 @@ class Gates:
     write: Callable[[dict[str, Any]], None]
     verdicts: list[Verdict] = field(default_factory=list)
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    caveat: str = ""
     _told: list[tuple[str, str]] = field(default_factory=list)
 
     def __call__(
@@ -265,12 +275,20 @@ class Gates:
 
     def record_contrast(self, name: str, value: Any, *, source: str, blocking: bool, **told: str | None) -> Verdict:
         """Write the verdict that a contrast has by its margin; for the arguments see ``record``."""
-        verdict = decide_contrast(self._once(name, ""), value, blocking=blocking)
+        verdict = self._qualified(decide_contrast(self._once(name, ""), value, blocking=blocking), source)
         self._enter(verdict, source=source, **{**contrast_entry(value), **told})
         return verdict
 
     def record(
-        self, name: str, value: Any, threshold: Threshold, *, source: str, blocking: bool, **told: Any
+        self,
+        name: str,
+        value: Any,
+        threshold: Threshold,
+        *,
+        source: str,
+        blocking: bool,
+        sequence: Any = None,
+        **told: Any,
     ) -> Verdict:
         """Decide one bound and write its entry; a name used before gets a number, so that none hides another.
 
@@ -279,14 +297,25 @@ class Gates:
             threshold: the bound.
             source: what declared it: ``gate``, ``evaluator`` or ``marker``.
             blocking: False records the verdict without failing the test.
+            sequence: the ``Sequential`` of an estimate that was looked at after each seed, which then decides.
             told: further fields of the entry. A fail whose ``p_adjusted`` is above alpha is undecided.
         """
-        verdict = decide(self._once(name, threshold.op), value, threshold.op, threshold.bound, blocking=blocking)
+        label = self._once(name, threshold.op)
+        if sequence is None:
+            verdict = self._qualified(decide(label, value, threshold.op, threshold.bound, blocking=blocking), source)
+        else:
+            verdict = _sequenced(label, value, threshold, sequence, blocking)
+            told = {**told, "alpha": sequence.alpha, "assumption": sequence.assumption}
         if verdict.verdict == "fail" and verdict.interval and (told.get("p_adjusted") or 0) > _alpha(verdict.interval):
             why = f"a fail by itself (p = {told['p']:.3g}), and not in its family (p = {told['p_adjusted']:.3g})"
             verdict = replace(verdict, verdict="undecided", reason=f"{why}; {verdict.reason}")
         self._enter(verdict, source=source, **told)
         return verdict
+
+    def _qualified(self, verdict: Verdict, source: str) -> Verdict:
+        if not self.caveat or source != "gate" or verdict.interval is None:
+            return verdict
+        return replace(verdict, reason="; ".join(filter(None, (verdict.reason, self.caveat))))
 
     def _once(self, name: str, op: str) -> str:
         name = _text(name)

@@ -25,7 +25,7 @@ _VALUES = {
         "",
         "N|auto:MIN..MAX",
         "run seeds 0 … N-1, whatever the seed fixture lists (default: 6); with auto, MIN of them and further ones "
-        "until every --proteus-compare-fail is decided, MAX at most",
+        "until every declared gate (markers, --proteus-compare-fail) is decided, MAX at most",
     ),
     "episodes": ("string", "", "N", "episodes of each run, in place of the declared number"),
     "sandbox": (

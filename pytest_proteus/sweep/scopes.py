@@ -278,7 +278,7 @@ class Scopes:
         for gate in scope.family.gates:
             with self.noting():
                 declared.check_gate(gate, scope.plan)
-                attainable.check_attainable(gate, scope.plan)
+                attainable.check_attainable(gate, scope.plan, scope.family.gates)
 
     def _setting(self, scope: Scope) -> Setting:
         extra: dict[str, Any] = {}

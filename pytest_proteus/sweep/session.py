@@ -49,6 +49,9 @@ NOT_BEGUN = ("proteus", "cell not run")
 #: Of a test that failed because of its gates alone.
 BY_GATE = ("proteus", "failed by its gates")
 
+#: What a verdict in a test's body has to say where seeds are run until the declared gates are decided.
+_NOT_FIXED = "the number of seeds was not fixed in advance, which only gates that markers declare allow for"
+
 _gates: pytest.StashKey[Gates] = pytest.StashKey()
 
 
@@ -129,6 +132,7 @@ class SweepSession:
         if scopes:
             with self.scopes.noting():
                 self.against.check([scope.planned().manifest() for scope in scopes])
+                self._look_in_order(scopes)
             self._raise_problems(session.items)
             if self.scopes.problems:
                 return
@@ -158,6 +162,24 @@ class SweepSession:
         self._catch_sigterm()
         if not self.identity.is_worker:
             self._announce()
+
+    def _look_in_order(self, scopes: Sequence[Scope]) -> None:
+        """Where seeds are run until they decide: have the declared gates looked at after each one.
+
+        Raises:
+            ConfigurationError: there is no declared gate, or one that cannot be looked at more than once.
+        """
+        fewest = self.against.fewest
+        if fewest is None:
+            return
+        if not self.against.expressions and not any(scope.family.gates for scope in scopes):
+            options.refuse(
+                "--proteus-seeds=auto:… stops once every declared gate is decided, and there is none; declare one with "
+                "@pytest.mark.gate, add --proteus-compare=NAME and --proteus-compare-fail=METRIC:MARGIN, or write a "
+                "number of seeds"
+            )
+        for scope in scopes:
+            scope.family.look_in_order(fewest, scope.planned())
 
     def _check_folder(self, scope: Scope) -> None:
         """Refuse a folder that the user named and that may not be used, before anything is written."""
@@ -205,10 +227,12 @@ class SweepSession:
     def _is_decided(self, scope: Scope, cells: Sequence[Cell]) -> bool:
         """Whether the first seeds decide every declared gate; if so, the report is told which cells that spares."""
         plan, store = scope.planned(), scope.cells()
-        runs = [make_run(plan, cell, store.out, store.standing(cell)) for cell in cells]
-        if not self.against.is_decided(plan.manifest(), runs):
-            return False
         kept = {plan.run_ids[cell] for cell in cells}
+        whole = Sweep(plan, store.out, [store.standing(cell) for cell in plan.cells])
+        sweep = whole.of_runs([run for run in whole.runs if run.run_id in kept])
+        runs = sweep.runs
+        if not (self.against.is_decided(plan.manifest(), runs) and scope.family.is_decided(sweep)):
+            return False
         spared = sorted(set(plan.run_ids.values()) - kept)
         (self.folder.path / "spared").mkdir(exist_ok=True)
         told = {"sweep": plan.name, "seeds": len({run.seed for run in runs}), "runs": spared}
@@ -298,12 +322,9 @@ class SweepSession:
         Returns:
             The value; with several strata a mapping of ``(stratum, arm)`` or of ``stratum`` to values.
         """
-        values = self.by_stratum(sweep, statistic)
-        if len(values) == 1:
-            return next(iter(values.values()))
-        if all(type(value) is dict for value in values.values()):
-            return {(stratum, arm): item for stratum, value in values.items() for arm, item in value.items()}
-        return values
+        from pytest_proteus.measure.statistic import joined
+
+        return joined(self.by_stratum(sweep, statistic))
 
     def by_stratum(self, sweep: Sweep, statistic: Statistic) -> dict[str, Any]:
         """Stratum → value of a statistic, written down for the report."""
@@ -411,6 +432,7 @@ class SweepSession:
                 sweep=scope.declaration.name if scope else None,
                 arm=cell.arm if cell else None,
                 write=self._write_gate,
+                caveat="" if self.against.fewest is None else _NOT_FIXED,
             )
             return gates
         known: Gates = item.stash[_gates]

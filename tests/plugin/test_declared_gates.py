@@ -149,6 +149,42 @@ def test_one_that_can_never_pass_is_refused_before_anything_runs(suite, old, new
     assert not (suite.folder / ".proteus").exists()
 
 
+BOUNDED = """
+import pytest
+
+pytestmark = [
+    pytest.mark.sweep(episodes=1, seed=range(4)),
+    pytest.mark.evaluator("contains:notes/index.md:note", name="kept"),
+]
+
+@pytest.mark.gate("scores.kept", {bound})
+def test_kept():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ("at_least=0.9", "can never pass in minimal: with 4 runs that all score 1, the wilson interval 0.59"),
+        ("at_least=0.3", "can never fail in minimal: with 4 runs that all score 0, p is 0.09"),
+        ("at_least=0", "or take a bound that a score can be beyond"),
+    ],
+)
+def test_one_that_the_bounds_of_its_score_never_decide_is_refused(suite, bound, told):
+    suite.write(BOUNDED.replace("{bound}", bound))
+    result = suite.run("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+
+
+def test_one_that_the_bounds_of_its_score_can_decide_runs(suite):
+    suite.write(BOUNDED.replace("{bound}", "at_least=0.5"))
+    suite.run()
+    (gate,) = suite.proteus["gates"]
+    assert gate["verdict"] in ("pass", "fail")
+
+
 def test_a_wrong_one_is_told_under_xdist_too(suite):
     suite.write(HEAD + "@pytest.mark.gate('separation.q', at_most=1)\ndef test_x(): pass")
     result = suite.run("-n", "2")

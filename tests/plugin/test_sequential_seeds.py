@@ -110,7 +110,10 @@ def test_a_later_session_of_more_seeds_reuses_what_was_run(saved, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--proteus-seeds=auto:6..12"], "there is none; add --proteus-compare=NAME"),
+        (
+            ["--proteus-seeds=auto:6..12"],
+            "there is none; declare one with @pytest.mark.gate, add",
+        ),
         (["--proteus-seeds=auto:12..6"], "write auto:MIN..MAX"),
         (["--proteus-seeds=auto:6"], "write auto:MIN..MAX"),
         (
@@ -129,3 +132,67 @@ def test_what_it_cannot_do_is_one_sentence(saved, options, told):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert told in result.stderr.str()
     assert not (saved.folder / ".proteus" / "demo").exists()
+
+
+GATED = """
+import pytest
+
+pytestmark = [
+    pytest.mark.sweep(name="demo", episodes=1, harness=["noisy_agent:Noisy"]),
+    pytest.mark.evaluator("noisy_agent:load", name="load", direction="lower"),
+]
+
+@pytest.mark.gate("scores.load", at_most=13)
+def test_load():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("more", "verdict", "seeds"), [("5", "fail", 6), ("0", "pass", 11), ("2.5", "undecided", 12)])
+def test_a_gate_that_a_marker_declares_is_looked_at_after_each_seed(suite, monkeypatch, more, verdict, seeds):
+    suite.write(AGENT, "noisy_agent")
+    suite.write(GATED)
+    monkeypatch.setenv("MORE", more)
+    result = suite.run("--proteus-seeds=auto:6..12", "-q")
+    assert result.ret == (0 if verdict == "pass" else 1)
+    ledger = suite.sweep["ledger"]
+    assert (ledger["planned"], ledger["complete"], ledger["not_run"]) == (12, seeds, 12 - seeds)
+    (gate,) = suite.proteus["gates"]
+    assert (gate["verdict"], gate["n"], gate["source"], gate["alpha"]) == (verdict, seeds, "marker", 0.05)
+    assert (gate["interval"], gate["p"]) == (None, None)
+    assert f"after {seeds} of 12 seeds" in gate["reason"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ('"separation.p", at_most=0.05', "the gate on separation.p is decided by all runs together"),
+        ('"scores.load", equals=13', "give scores.load at_least and at_most"),
+    ],
+)
+def test_a_gate_that_cannot_be_looked_at_twice_is_refused_where_seeds_come_in(suite, bound, told):
+    suite.write(AGENT, "noisy_agent")
+    suite.write(
+        GATED.replace('"scores.load", at_most=13', bound).replace(
+            "episodes=1,", 'episodes=1, arm=["neutral", "review:notes"],'
+        )
+    )
+    result = suite.run("--proteus-seeds=auto:6..12")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+
+
+def test_a_gate_in_a_body_says_that_it_does_not_allow_for_looking_after_each_seed(suite, monkeypatch):
+    suite.write(AGENT, "noisy_agent")
+    suite.write(
+        GATED
+        + """
+def test_body(scores, gate):
+    gate("load", scores("load"), at_most=14)
+"""
+    )
+    monkeypatch.setenv("MORE", "0")
+    suite.run("--proteus-seeds=auto:6..12", "-q")
+    told = {gate["source"]: gate["reason"] for gate in suite.proteus["gates"]}
+    assert "seeds was not fixed in advance" in told["gate"]
+    assert "seeds was not fixed in advance" not in told["marker"]
