@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_proteus.measure import betting
+from pytest_proteus.measure import betting, student
 from pytest_proteus.measure.claims import LARGEST, Claim, Question
 from pytest_proteus.measure.summary import Interval, betting_interval, number, refuse_outside, student_interval
 from pytest_proteus.measure.unavailable import Result, Unavailable
@@ -347,18 +347,14 @@ def _p_of_t(mean: float, stderr: float, freedom: float) -> float:
     """p of the claim that a mean is above zero."""
     if stderr == 0:
         return 0.0 if mean > 0 else 1.0
-    from scipy.special import stdtr
-
-    return float(stdtr(freedom, -mean / stderr))
+    return student.beyond(mean / stderr, freedom)
 
 
 def _fieller(tops: Sequence[float], bottoms: Sequence[float], level: float) -> Interval | Unavailable:
     """The ratios r for which Student's t does not refute that ``tops - r * bottoms`` has mean zero (Fieller 1954)."""
-    from scipy.special import stdtrit
-
     n = len(tops)
     top, bottom = statistics.fmean(tops), statistics.fmean(bottoms)
-    q = float(stdtrit(n - 1, 0.5 + level / 2)) ** 2 / n
+    q = student.quantile(0.5 + level / 2, n - 1) ** 2 / n
     both = math.fsum((t - top) * (b - bottom) for t, b in zip(tops, bottoms, strict=True)) / (n - 1)
     square = bottom * bottom - q * statistics.variance(bottoms)
     middle = top * bottom - q * both

@@ -1,8 +1,7 @@
 """Numbers about numbers: summaries, and intervals by kind of data. No verdicts; those compare two sides with a margin.
 
 Missing values are counted and left out, never read as zero. Values that do not vary give no interval of width zero:
-unless their bounds or their determinism are declared, they give none and say so. scipy is imported by the functions
-that need a quantile.
+unless their bounds or their determinism are declared, they give none and say so.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.measure import student
 from pytest_proteus.measure.betting import log_capital
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
@@ -196,9 +197,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval | U
         raise ConfigurationError(f"{successes} successes of {n} is no rate")
     if n == 0:
         return Unavailable("no_values", n=0)
-    from scipy.special import ndtri
-
-    z = float(ndtri(0.5 + level / 2))
+    z = NormalDist().inv_cdf(0.5 + level / 2)
     rate, z2 = successes / n, z * z
     middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = z / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
@@ -234,9 +233,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval | Unava
 
 
 def student_interval(mean: float, stderr: float, freedom: float, level: float, method: str) -> Interval:
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(freedom, 0.5 + level / 2)) * stderr
+    half = student.quantile(0.5 + level / 2, freedom) * stderr
     return Interval(method, level, mean - half, mean + half)
 
 
@@ -382,13 +379,12 @@ def _quantile(sums: Sequence[float], weights: Sequence[int], q: float) -> float:
 def _bca_tails(
     values: Sequence[float], sums: Sequence[float], weights: Sequence[int], tail: float
 ) -> tuple[float, float]:
-    from scipy.special import ndtr, ndtri
-
+    normal = NormalDist()
     observed, everything = math.fsum(values), sum(weights)
     near = 1e-12 * max(abs(sums[0]), abs(sums[-1]))
     below = sum(w for s, w in zip(sums, weights, strict=True) if s < observed - near)
     equal = sum(w for s, w in zip(sums, weights, strict=True) if abs(s - observed) <= near)
-    bias = float(ndtri((below + equal / 2) / everything))
+    bias = normal.inv_cdf(min(max((below + equal / 2) / everything, 1e-16), 1 - 1e-16))
     mean = _mean(values)
     far = max(abs(value - mean) for value in values)
     pulls = [(value - mean) / far for value in values]  # leaving a value out moves the mean by its pull, in proportion
@@ -396,8 +392,8 @@ def _bca_tails(
     bend = math.fsum(pull**3 for pull in pulls) / (6 * square**1.5)
 
     def moved(q: float) -> float:
-        z = bias + float(ndtri(q))
-        return float(ndtr(bias + z / (1 - bend * z)))
+        z = bias + normal.inv_cdf(q)
+        return normal.cdf(bias + z / (1 - bend * z))
 
     return moved(tail), moved(1 - tail)
 
@@ -603,18 +599,21 @@ def p_beyond(found: Estimate, bound: float, *, above: bool) -> float | None:
     if method == "deterministic":
         return 0.0 if (found.value > bound if above else found.value < bound) else 1.0
 
-    def beyond(alpha: float) -> bool:
-        ends: Interval | Unavailable
-        if method == "wilson":
-            ends = wilson_interval(round(sum(values)), len(values), 1 - 2 * alpha)
-        elif method == "betting" and found.bounds is not None:
-            ends = betting_interval(values, found.bounds, 1 - 2 * alpha)
-        else:
-            ends = t_interval(values, 1 - 2 * alpha)
-        return isinstance(ends, Interval) and (ends.low > bound if above else ends.high < bound)
-
     if method not in ("t", "wilson", "betting") or len(values) != found.n:
         return None
+    if method == "t":
+        distance = found.value - bound if above else bound - found.value
+        p = student.beyond(distance * math.sqrt(found.n) / statistics.stdev(values), found.n - 1)
+        return p if p < 0.5 else 1.0
+
+    def beyond(alpha: float) -> bool:
+        ends: Interval | Unavailable
+        if method == "betting" and found.bounds is not None:
+            ends = betting_interval(values, found.bounds, 1 - 2 * alpha)
+        else:
+            ends = wilson_interval(round(sum(values)), len(values), 1 - 2 * alpha)
+        return isinstance(ends, Interval) and (ends.low > bound if above else ends.high < bound)
+
     near, far = -12.0, math.log10(0.5)  # of alpha, in powers of ten; a level closer to 1 has no digits left
     if not beyond(0.4999999):
         return 1.0

@@ -11,15 +11,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_proteus.core.adapter import PHASES, Surface
 from pytest_proteus.core.budget import TurnBudget
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
 from pytest_proteus.core.records import plain
+
+if TYPE_CHECKING:
+    import pytest
 
 #: The axes of a cell's identity, in the order of node ids; declared further ones follow.
 AXES = ("harness", "arm", "seed", "model", "task")
@@ -111,6 +112,8 @@ def own_marks(obj: Any) -> list[pytest.Mark]:
     found = vars(obj).get("pytestmark", []) if hasattr(obj, "__dict__") else []
     listed = found if isinstance(found, (list, tuple)) else [found]
     marks = [getattr(mark, "mark", mark) for mark in listed]
+    import pytest  # not with the module: readers of finished sweeps need no pytest
+
     return [mark for mark in marks if isinstance(mark, pytest.Mark)]
 
 

@@ -30,6 +30,7 @@ RUNS, EPISODES, WHOLE_SECONDS = 1_000, 30, 60
 
 #: What is compared → how many times as long the peer must take.
 TRAVEL = {(12, 100): 250, (24, 30): 80}
+COMMAND = {(12, 100): 80}
 SEPARATION = {20: 30, 60: 45, 200: 55}
 RELIABILITY = {60: 80, 200: 600}
 #: The peer's reliability is measured at a few draws of the null and extrapolated from this many runs on.
@@ -107,6 +108,15 @@ def travel(package: str, folder: str) -> dict[str, float]:
     return {"seconds": seconds, "moved": total}
 
 
+def command(package: str, folder: str) -> dict[str, float]:
+    """``proteus measure --travel`` as somebody types it, from the start of Python to its end."""
+    asked = ["measure", "--out", folder] if package == "proteus" else ["measure", folder]
+    program = str(Path(sys.executable).with_name("proteus"))
+    before = time.perf_counter()
+    subprocess.run([program, *asked, "--travel"], stdout=subprocess.DEVNULL, check=True)
+    return {"seconds": time.perf_counter() - before}
+
+
 def many(_: str, n: int) -> dict[str, float]:
     """Distances of all pairs of n streams, by frequency and by order, and the memory of the whole process."""
     from pytest_proteus.measure.stream import distances
@@ -149,6 +159,7 @@ MEASURED: dict[str, Callable[[str, Any], dict[str, float]]] = {
     "separation": separation,
     "reliability": reliability,
     "travel": travel,
+    "command": command,
     "many": many,
     "whole": whole,
 }
@@ -189,16 +200,22 @@ def sweep_in(folder: Path, runs: int, episodes: int) -> Path:
 
     arms = (NEUTRAL, review("notes"), review("tools"), record("notes"))
     out = folder / f"sweep-{runs}x{episodes}"
+    if out.exists():
+        return out
     goal = GoalConfig.of(text="Keep it tidy.")
     run_sweep(SweepConfig("bench", MinimalHarness, arms, runs // len(arms), goal, out, episodes=episodes))
     return out
 
 
 def comparisons(peer: str, folder: Path, only: str, rounds: int) -> Iterator[bool]:
-    for (runs, episodes), factor in TRAVEL.items():
-        name = f"travel of {runs} runs x {episodes} episodes"
-        if only in name:
-            yield compare(peer, name, "travel", sweep_in(folder, runs, episodes), factor, min(rounds, 2))
+    for what, label, claims in (
+        ("travel", "travel of {} runs x {} episodes", TRAVEL),
+        ("command", "travel of {} x {} as a command", COMMAND),
+    ):
+        for (runs, episodes), factor in claims.items():
+            name = label.format(runs, episodes)
+            if only in name:
+                yield compare(peer, name, what, sweep_in(folder, runs, episodes), factor, min(rounds, 2))
     for what, label, table in (
         ("separation", "R of {} runs, 10,000 relabelings", SEPARATION),
         ("reliability", "reliability of {} runs, 200 draws", RELIABILITY),
