@@ -56,7 +56,15 @@ EVALUATOR = {
     "source_sha256": text,
 }
 SANDBOX = {"requested": text, "used": text, "enforcement": anything}
-PLAN = {"cells": count, "p_min": number, "mde": anything, "usd_low": number, "usd_high": number}
+PLAN = {
+    "cells": count,
+    "p_min": number,
+    "mde": anything,
+    "tokens_low": number,
+    "tokens_high": number,
+    "usd_low": number,
+    "usd_high": number,
+}
 STATISTIC = {
     "name": text,
     "stratum": anything,
@@ -126,10 +134,12 @@ def build_report(
     problems: list[str] = []
     told = _session(session_dir, problems)
     nodes = _mapping(session_dir / "nodes.json", problems)
+    plans = _mapping(session_dir / "plans.json", problems)
     statistics_of = _by_sweep(read_lines(session_dir / "statistics", problems))
     sweeps = []
     for name, out in _folders(session_dir, told, problems):
-        make = partial(_sweep, name, out, told, nodes, statistics_of.get(name, []), problems)
+        plan = mapping(plans.get(name))
+        make = partial(_sweep, name, out, told, nodes, plan, statistics_of.get(name, []), problems)
         sweep = attempt(make, None, f"sweep {name}: cannot be reported", problems)
         if sweep is not None:
             sweeps.append(sweep)
@@ -280,6 +290,7 @@ def _sweep(
     out: Path,
     told: Mapping[str, Any],
     nodes: Mapping[str, Any],
+    plan: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
     problems: list[str],
 ) -> dict[str, Any]:
@@ -310,7 +321,7 @@ def _sweep(
         "harnesses": [str(harness) for harness in listed(manifest.get("harnesses"))],
         "evaluators": {evaluator: fields(given, EVALUATOR) for evaluator, given in evaluators.items()},
         "sandbox": _sandbox(manifest.get("sandbox"), reader.changed_outside),
-        "plan": fields(manifest.get("plan"), PLAN),
+        "plan": fields({**mapping(manifest.get("plan")), **plan}, PLAN),
         "ledger": count_runs(runs),
         "runs": runs,
         "arms": arm_entries(runs, list(evaluators)),

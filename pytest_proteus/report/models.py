@@ -78,11 +78,17 @@ class Sandbox(TypedDict):
 
 
 class Plan(TypedDict):
-    """What was planned before anything ran."""
+    """What was planned before anything ran.
+
+    ``p_min`` is the smallest p that a contrast or comparison could have. Beside a baseline, ``mde`` is the effect off
+    its margin that each comparison tells with power 0.8, and the rest what the cells take after the baseline's runs.
+    """
 
     cells: Count | None
     p_min: Number | None
     mde: Any
+    tokens_low: Number | None
+    tokens_high: Number | None
     usd_low: Number | None
     usd_high: Number | None
 

@@ -37,17 +37,21 @@ def power(plan: Plan) -> dict[str, Any]:
 
     A harness that is deterministic is compared as it is: its smallest p is 0.
     """
-    from pytest_proteus.measure import signflip
-
-    count = pairs(plan)
-    exact = set(plan.harnesses_that_are("deterministic")) >= {cell.harness for cell in plan.cells}
     told = [_separation_p_min(plan, arms) for arms in strata(plan).values()]
     known = [p for p in told if p is not None]
     return {
-        "pairs": count,
-        "p_min": 0.0 if exact else signflip.p_min(count),
+        "pairs": pairs(plan),
+        "p_min": p_min(plan),
         "separation_p_min": max(known) if len(known) == len(told) else None,
     }
+
+
+def p_min(plan: Plan) -> float:
+    """The smallest p of a contrast or a comparison with a baseline."""
+    from pytest_proteus.measure import signflip
+
+    exact = set(plan.harnesses_that_are("deterministic")) >= {cell.harness for cell in plan.cells}
+    return 0.0 if exact else signflip.p_min(pairs(plan))
 
 
 def power_lines(plan: Plan) -> list[str]:

@@ -213,27 +213,80 @@ class Against:
                         f"{needed} seeds on both sides" + (", or compare less" if len(wanted) > 1 else "")
                     )
 
-    def power_lines(self, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What each expression could tell, for readers of a plan: from the spread of the baseline's seeds."""
+    def told_before(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """What the baseline tells of a planned sweep before anything runs.
+
+        Returns:
+            ``mde``: comparison → the effect off its margin that is told with power 0.8, from the spread of the
+            baseline's seeds; None for one that has no spread. ``tokens_low``, ``tokens_high``, ``usd_low`` and
+            ``usd_high``: what the planned cells take if each is like the cheapest, and the dearest, run of its group in
+            the baseline; None where one of those was not metered. All None without a baseline.
+        """
+        one = Current.planned(manifest)
+        told: dict[str, Any] = {"mde": {name: found for name, _, found in self._detectable([one])} or None}
+        for key, metric in (("tokens", "usage.total_tokens"), ("usd", "usage.cost_usd")):
+            told[f"{key}_low"], told[f"{key}_high"] = self._expected(one, metric) or (None, None)
+        return told
+
+    def _expected(self, one: Current, name: str) -> tuple[float, float] | None:
+        """The least and the most that a planned sweep takes of something, after the baseline; None for unknown."""
+        from pytest_proteus.measure.metrics import metric_of, observe
+
+        metric = metric_of(name, {})
+        saved = self._saved_groups(one.side.name) if self.compares else {}
+        low = high = 0.0
+        for group, planned in one.side.groups().items():
+            found = [observe(run, metric, run.episodes)[0] for run in saved.get(group, ())] if metric else []
+            values = [value for value in found if value is not None]
+            if not values or len(values) < len(found):
+                return None
+            low, high = low + min(values) * len(planned), high + max(values) * len(planned)
+        return low, high
+
+    def _detectable(self, own: Sequence[Current]) -> list[tuple[str, int, float | None]]:
+        """Name, pairs and detectable effect of each comparison; None for an effect that nothing tells."""
         if not self.compares or not self.expressions:
             return []
         from pytest_proteus.measure.metrics import observe
         from pytest_proteus.measure.power import detectable
 
-        lines = [
-            f"beside the baseline {self.baseline.name}, an effect is told with power 0.8 from so far off the margin:"
-        ]
-        for expression, one, group in self._wanted([Current.planned(manifest) for manifest in manifests]):
+        told = []
+        for expression, one, group in self._wanted(own):
             saved = self._saved_groups(group.sweep)[group]
             metric = expression.metric_in(one.side)
             found = [observe(run, metric, run.episodes)[0] for run in saved]
             values = [value for value in found if value is not None]
             seeds = {run.seed for run in expression.groups(one.side)[group]} & {run.seed for run in saved}
-            told = "unknown: it takes two values of the baseline, and seeds that both have"
+            effect = None
             if len(values) > 1 and seeds:
                 # runs of one pair that have nothing in common; what they share makes it smaller
-                told = f"{detectable(math.sqrt(2) * statistics.stdev(values), len(seeds)):.3g} or less"
-            lines.append(f"  {expression.metric}[{group.arm}]:{expression.shown_margin}  {len(seeds)} pairs  {told}")
+                effect = detectable(math.sqrt(2) * statistics.stdev(values), len(seeds))
+            told.append((f"{expression.metric}[{group.arm}]:{expression.shown_margin}", len(seeds), effect))
+        return told
+
+    def power_lines(self, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The same for readers of a plan."""
+        lines = []
+        detectable = self._detectable([Current.planned(manifest) for manifest in manifests])
+        if detectable:
+            lines.append(
+                f"beside the baseline {self.baseline.name}, an effect is told with power 0.8 from so far off the "
+                f"margin:"
+            )
+        unknown = "unknown: it takes two values of the baseline, and seeds that both have"
+        for name, pairs, effect in detectable:
+            lines.append(f"  {name}  {pairs} pairs  {unknown if effect is None else f'{effect:.3g} or less'}")
+        for manifest in manifests if self.compares else ():
+            told = self.told_before(manifest)
+            parts = [
+                f"{told['tokens_low']:,.0f} to {told['tokens_high']:,.0f} tokens"
+                if told["tokens_low"] is not None
+                else "tokens unknown: the baseline has runs that were not metered",
+                f"{told['usd_low']:.2f} to {told['usd_high']:.2f} USD"
+                if told["usd_low"] is not None
+                else "cost unknown: the baseline has runs without a price",
+            ]
+            lines.append(f"after the runs of the baseline, {manifest['name']} takes: {'; '.join(parts)}")
         return lines
 
     def _differing(self, manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

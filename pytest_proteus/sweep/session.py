@@ -22,7 +22,7 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
 from pytest_proteus.sweep import declare, options
-from pytest_proteus.sweep.attainable import power, power_lines
+from pytest_proteus.sweep.attainable import p_min, power, power_lines
 from pytest_proteus.sweep.baseline import Against
 from pytest_proteus.sweep.declare import Threshold
 from pytest_proteus.sweep.execute import check_configured
@@ -255,6 +255,9 @@ class SweepSession:
                 "group": f"{plan.name}/{plan.run_ids[item.stash[CELL]]}" if CELL in item.stash else None,
             }
         write_json_atomic(self.folder.path / "nodes.json", nodes)
+        plans = [scope.plan for scope in self.scopes.distinct() if scope.plan is not None]
+        told = {plan.name: {"p_min": p_min(plan), **self.against.told_before(plan.manifest())} for plan in plans}
+        write_json_atomic(self.folder.path / "plans.json", told)
         if not self.identity.is_worker:
             self._write_identity()
 
@@ -278,7 +281,9 @@ class SweepSession:
         target = str(self.config.getoption("proteus_plan") or self.config.getini("proteus_plan"))
         plans = [scope.planned() for scope in scopes]
         if target not in ("-", "true", "1"):
-            entries = [{**plan_entry(plan), **power(plan)} for plan in plans]
+            entries = [
+                {**plan_entry(plan), **power(plan), **self.against.told_before(plan.manifest())} for plan in plans
+            ]
             write_json_atomic(Path(self.config.invocation_params.dir, target), entries)
             pytest.exit(f"the plan of {len(plans)} sweeps was written to {target}", returncode=0)
         for plan in plans:

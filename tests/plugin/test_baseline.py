@@ -349,9 +349,33 @@ def test_the_plan_says_what_could_be_told(saved):
             "*the smallest p of separation is 0.0*",
             "beside the baseline main, *",
             "  load[[]neutral[]]:20%  6 pairs  0.* or less",
+            "after the runs of the baseline, demo takes: tokens unknown: *; cost unknown: *",
         ]
     )
     assert not (saved.folder / ".proteus" / "demo").exists()
+
+
+def test_the_plan_says_what_the_cells_took_in_the_baseline(saved):
+    path = saved.folder / ".proteus" / "baselines" / "main.json"
+    kept = json.loads(path.read_text())
+    for sweep in kept["sweeps"]:
+        for number, run in enumerate(sweep["runs"]):
+            run["usage"] = {"total_tokens": 1000 + 100 * (number % 2), "cost_usd": 0.25}
+    path.write_text(json.dumps(kept))
+    result = saved.run("--proteus-plan", "--proteus-compare=main", "--proteus-compare-fail=load[arm=neutral]:20%")
+    cells = len(kept["sweeps"][0]["runs"])
+    result.stdout.fnmatch_lines(
+        [
+            f"after the runs of the baseline, demo takes: {cells * 1000:,} to {cells * 1100:,} tokens; "
+            f"{cells * 0.25:.2f} to {cells * 0.25:.2f} USD"
+        ]
+    )
+    compared(saved, "--proteus-compare-fail=load:20%")
+    plan = saved.sweep["plan"]
+    assert (plan["cells"], plan["tokens_low"], plan["tokens_high"]) == (cells, cells * 1000, cells * 1100)
+    assert plan["usd_high"] == pytest.approx(cells * 0.25)
+    assert 0 < plan["p_min"] < 0.05
+    assert list(plan["mde"]) == ["load[neutral]:20%", "load[review_notes]:20%"]
 
 
 # --- the fixture ------------------------------------------------------------------------------------------------------
