@@ -49,8 +49,8 @@ class SessionIdentity(NamedTuple):
 _identity: pytest.StashKey[SessionIdentity] = pytest.StashKey()
 
 MARKERS = (
-    "sweep(name, episodes, goal, selection, phases, budget, phase_timeout, probes, exclude, axes, harness, arm, seed, "
-    "model, task): declare the sweep of a module or class",
+    "sweep(name, episodes, goal, selection, phases, budget, phase_timeout, probes, exclude, axes, repo, ref, "
+    "test_command, held_out, task_class, harness, arm, seed, model, task): declare the sweep of a module or class",
     "evaluator(spec, name, kind, visibility, direction, bounds, timeout, at_least, at_most, above, below, equals, "
     "when): attach a per-episode evaluator to every run, with thresholds that tests of a run assert",
     "gate(what, at_least, at_most, above, below, equals): hold '<statistic>.<field>' of the sweep against a bound, "

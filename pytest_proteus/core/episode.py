@@ -483,7 +483,7 @@ class _Run:
         return {
             "episode": number,
             "accepted": accepted,
-            "results": [plain(result) for result in results],
+            "results": [result.to_record() for result in results],
             "versions": {spec.name: spec.version for spec in self.cfg.goal.specs() if spec.version},
             "counters": plain(outcome.counters),
             "turns": _whole(outcome.turns),

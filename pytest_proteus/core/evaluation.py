@@ -18,7 +18,7 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from pytest_proteus.core.records import action_to_json, plain
 
 #: Longest detail that is kept, in characters.
 DETAIL_LIMIT = 4_000
+#: Longest JSON of a result's data that is kept, in characters.
+DATA_LIMIT = 1 << 20
 _HEADER = struct.Struct("!Q")
 _SHOWN_PATHS = 5
 
@@ -86,7 +88,7 @@ class EvaluatorRunner:
                 changed = list(revert())
                 if changed:
                     result = error_result(spec.name, f"it changed the harness, which was put back: {_listed(changed)}")
-            results.append(replace(result, detail=_bounded(result.detail)))
+            results.append(replace(result, detail=_bounded(result.detail), data=_bounded_data(result.data)))
         return results
 
     def _call(self, index: int, spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalContext) -> EvalResult:
@@ -115,6 +117,12 @@ class EvaluatorRunner:
 def _listed(paths: Sequence[str]) -> str:
     more = len(paths) - _SHOWN_PATHS
     return ", ".join(paths[:_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _bounded_data(data: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Plain data that is not too large for a record; None, and so missing, where it is."""
+    kept: dict[str, Any] | None = plain(data) if isinstance(data, Mapping) else None
+    return kept if kept is None or len(json.dumps(kept)) <= DATA_LIMIT else None
 
 
 def _bounded(text: str) -> str:
@@ -421,4 +429,5 @@ def _fields(result: EvalResult) -> dict[str, Any]:
         "passed": result.passed,
         "detail": _bounded(result.detail),
         "error": result.error,
+        "data": _bounded_data(result.data),
     }

@@ -9,12 +9,13 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from pytest_proteus.core.adapter import ActionEvent
+from pytest_proteus.core.records import plain
 
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 SELECTIONS = ("none", "accept_reject")
@@ -37,6 +38,7 @@ class EvalResult:
         passed: verdict of the evaluator's own threshold; kept, never used by selection.
         detail: one short sentence for a reader.
         error: True when the evaluator failed and ``score`` only stands in for a number that is missing.
+        data: further plain data behind the score, for records and reports; None for none.
     """
 
     name: str
@@ -44,6 +46,11 @@ class EvalResult:
     passed: bool = False
     detail: str = ""
     error: bool = False
+    data: Mapping[str, Any] | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields as plain data; without ``data`` where there is none."""
+        return {key: value for key, value in plain(asdict(self)).items() if key != "data" or value is not None}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.evaluation import EvaluatorRunner
 from pytest_proteus.core.evaluators import is_built_in
 from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext
-from pytest_proteus.core.records import RESCORES, append_jsonl, has_result, plain, private_record_dir, read_rescores
+from pytest_proteus.core.records import RESCORES, append_jsonl, has_result, private_record_dir, read_rescores
 from pytest_proteus.core.trees import remove
 from pytest_proteus.core.units import UnitTables
 
@@ -109,7 +109,7 @@ def _score(
             specs = missing[episode]
             results = scorer.results(record, trace(episode), specs)
             pairs = zip(specs, results, strict=True)
-            lines = [{**plain(asdict(result)), "version": spec.version} for spec, result in pairs]
+            lines = [{**result.to_record(), "version": spec.version} for spec, result in pairs]
             append_jsonl(path, {"episode": episode, "ts": time.time(), "results": lines})
             done.computed += len(results)
             done.errors += sum(result.error for result in results)

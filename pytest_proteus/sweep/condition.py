@@ -215,14 +215,24 @@ def arm_condition(arm: Arm, files_sha256: str | None) -> dict[str, Any]:
     }
 
 
-def sweep_condition(declaration: Declaration, evaluators: Mapping[str, EvaluatorSpec]) -> dict[str, Any]:
-    """What all cells of a sweep share."""
+def sweep_condition(
+    declaration: Declaration, evaluators: Mapping[str, EvaluatorSpec], tree: str | None = None
+) -> dict[str, Any]:
+    """What all cells of a sweep share.
+
+    Args:
+        declaration: what was declared.
+        evaluators: the evaluators by name.
+        tree: id of the tree that a task's agents are given; None for no task.
+    """
     shaping = [
         evaluator_condition(spec)
         for spec in evaluators.values()
         if declaration.selection != "none" or spec.visibility is Visibility.OBSERVE
     ]
+    given = {} if tree is None else {"tree": tree}  # no key for most sweeps: their conditions stay what they were
     return {
+        **given,
         "condition_version": CONDITION_VERSION,
         "pytest_proteus": __version__,
         "goal": declaration.goal,

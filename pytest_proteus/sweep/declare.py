@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -18,6 +19,7 @@ from pytest_proteus.core.budget import TurnBudget
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
 from pytest_proteus.core.records import plain
+from pytest_proteus.scoring.evidence import check_command
 
 if TYPE_CHECKING:
     import pytest
@@ -36,6 +38,11 @@ SWEEP_KEYWORDS = (
     "probes",
     "exclude",
     "axes",
+    "repo",
+    "ref",
+    "test_command",
+    "held_out",
+    "task_class",
     *AXES,
 )
 THRESHOLDS = ("at_least", "at_most", "above", "below", "equals")
@@ -79,6 +86,10 @@ class Declaration:
         name: name of the sweep.
         where: file (and class) that declares it.
         options: the ``sweep`` keywords that shape runs, axes' lists left out.
+        repo, ref: repository and commit of the task that the cells' agents are given; none without ``repo``.
+        test_command: words of the command that decides whether an attempt succeeded.
+        held_out: tests that only the command sees: ``Files``.
+        task_class: class of the task; by its goal's words when not given.
         lists: axis → values given by the marker.
         marks: evaluator markers of the module, its classes and its functions.
     """
@@ -94,6 +105,11 @@ class Declaration:
     probes: int | str | None = None
     exclude: Callable[[Any], bool] | None = None
     axes: tuple[str, ...] = ()
+    repo: str | os.PathLike[str] | None = None
+    ref: str = "HEAD"
+    test_command: tuple[str, ...] = ()
+    held_out: Any = None
+    task_class: str | None = None
     lists: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     marks: tuple[EvaluatorMark, ...] = ()
 
@@ -382,6 +398,8 @@ def read_sweep(marks: Sequence[pytest.Mark], name: str, where: str, evaluators: 
     _check_sweep(given, where)
     given["phases"] = tuple(given.get("phases", PHASES))
     given["axes"] = tuple(given.get("axes", ()))
+    if "test_command" in given:
+        given["test_command"] = check_command(given["test_command"], f"{where}: sweep marker")
     return Declaration(**{"name": name, **given}, where=where, lists=lists, marks=tuple(evaluators))
 
 
@@ -426,6 +444,25 @@ def _check_sweep(given: Mapping[str, Any], where: str) -> None:
         fail("probes", "'last' or the number of an episode, 1 or more")
     if not callable(given.get("exclude", len)):
         fail("exclude", "a function of a cell that says True for the cells to leave out")
+    _check_task(given, fail)
     axes = given.get("axes", ())
     if isinstance(axes, str) or not all(isinstance(axis, str) and axis not in AXES for axis in axes):
         fail("axes", f"a list of names of further parametrized fixtures, none of {', '.join(AXES)}")
+
+
+def _check_task(given: Mapping[str, Any], fail: Callable[[str, str], None]) -> None:
+    from pytest_proteus.sweep.arms import Files
+    from pytest_proteus.sweep.task import TASK_CLASSES
+
+    if not isinstance(given.get("repo", ""), (str, os.PathLike)):
+        fail("repo", "the path of a git repository")
+    for keyword in ("ref", "test_command", "held_out", "task_class"):
+        if keyword in given and given.get("repo") is None:
+            fail(keyword, "given with repo=, the git repository of the task")
+    if not isinstance(given.get("ref", "HEAD"), str) or not given.get("ref", "HEAD"):
+        fail("ref", "a branch, a tag or a commit")
+    held_out = given.get("held_out")
+    if "held_out" in given and not (isinstance(held_out, Files) and held_out.paths and given.get("test_command")):
+        fail("held_out", "Files(folder or ref, paths=[…]) of tests that test_command runs and the agent never sees")
+    if given.get("task_class") not in (None, *TASK_CLASSES):
+        fail("task_class", f"one of {', '.join(TASK_CLASSES)}")

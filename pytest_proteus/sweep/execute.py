@@ -21,6 +21,7 @@ from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl, read_records, read_trace
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
+from pytest_proteus.scoring.evidence import TESTS, TestCommand
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -93,10 +94,12 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
 
 
 def _guard(plan: Plan, cell: Cell, out: Path) -> Guard | None:
-    """What watches the folder where pytest runs while an agent runs that nothing keeps from it."""
-    if plan.rungs[cell.harness] != "none":
-        return None
-    return Guard(repository(plan.setting.root), besides=(out, *plan.setting.own))
+    """What watches the folder where pytest runs while an agent runs that nothing keeps from it, and a task's repository
+    while any does."""
+    folders = repository(plan.setting.root) if plan.rungs[cell.harness] == "none" else []
+    if plan.repository is not None:
+        folders += repository(plan.repository.path)
+    return Guard(folders, besides=(out, *plan.setting.own)) if folders else None
 
 
 def score_cell(plan: Plan, cell: Cell, out: Path, *, should_stop: Callable[[], bool]) -> bool:
@@ -127,6 +130,7 @@ def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
         ConfigurationError: a harness of ``cells`` that are not complete does, as its ``unconfigured`` says.
     """
     asked: dict[tuple[str, str | None], str] = {}
+    _check_test_command(plan, out, cells)
     for cell in cells:
         key = cell.harness, cell.model
         if key in asked or _is_complete(out, plan.run_ids[cell]):
@@ -137,6 +141,16 @@ def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
             asked[key] = str(getattr(getattr(adapter, "sandbox", None), "preflight", str)())
         if asked[key]:
             raise ConfigurationError(f"{plan.declaration.where}: {asked[key]}")
+
+
+def _check_test_command(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
+    gate = plan.attached.get(TESTS)
+    command: Any = gate.spec.run if gate else None
+    if not isinstance(command, TestCommand) or all(_is_complete(out, plan.run_ids[cell]) for cell in cells):
+        return
+    told = command.unconfigured()
+    if told:
+        raise ConfigurationError(f"{plan.declaration.where}: test_command: {told}")
 
 
 def _is_complete(out: Path, run_id: str) -> bool:

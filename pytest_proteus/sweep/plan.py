@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec, GoalConfig
 from pytest_proteus.core.records import plain
 from pytest_proteus.harnesses import registry
+from pytest_proteus.scoring.evidence import TestCommand
+from pytest_proteus.scoring.repository import TaskRepository, open_repository
 from pytest_proteus.sweep import condition as conditions
 from pytest_proteus.sweep.arms import Arm, ArmedHarness, Member, files_digest, read_files, reviewed_surface
 from pytest_proteus.sweep.declare import AXES, Attached, Declaration, EvaluatorMark, attach, nearest
 from pytest_proteus.sweep.grid import Cell, seed_blocks
+from pytest_proteus.sweep.task import TaskHarness, task_class
 
 MANIFEST_VERSION = 3
 
@@ -69,6 +72,7 @@ class Plan:
         run_ids: cell → opaque id of its run.
         condition: the condition by parts: ``sweep``, ``harnesses``, ``arms``, ``tasks``.
         rungs: harness label → where its processes run; empty for one that starts none.
+        repository: what a task's agents are given; None for sweeps without one.
     """
 
     declaration: Declaration
@@ -82,6 +86,7 @@ class Plan:
     run_ids: dict[Cell, str]
     condition: dict[str, Any]
     rungs: dict[str, str]
+    repository: TaskRepository | None = None
 
     @property
     def name(self) -> str:
@@ -91,7 +96,8 @@ class Plan:
     @property
     def episodes(self) -> int:
         """Episodes of a run."""
-        return self.setting.episodes or self.declaration.episodes or DEFAULT_EPISODES
+        usual = DEFAULT_EPISODES if self.repository is None else 1
+        return self.setting.episodes or self.declaration.episodes or usual
 
     @property
     def probe_episode(self) -> int | None:
@@ -116,9 +122,15 @@ class Plan:
         """A harness for one run of a cell, with the arm's files where it has any."""
         adapter = make_adapter(cell.values["harness"], self.setting)
         arm = cell.arm_value
-        if arm.files is None:
+        files = arm.files
+        if self.repository is not None:
+            given: Any = TaskHarness(adapter, self.repository)
+            adapter = given
+            # the repository's own folders may be called like a surface: nothing of it is an arm's to delete
+            files = replace(files, mode="overlay") if files is not None else None
+        if files is None:
             return adapter
-        armed: Any = ArmedHarness(adapter, arm.files, self.members[cell.harness, arm.label])
+        armed: Any = ArmedHarness(adapter, files, self.members[cell.harness, arm.label])
         return armed  # type: ignore[no-any-return]
 
     def harnesses_that_are(self, trait: str) -> list[str]:
@@ -165,6 +177,7 @@ class Plan:
             "measurement_sha256": self.measurement,
             "runs": [self._run_entry(cell) for cell in self.cells],
             "probes": self.probes(),
+            "task": self.task_entry(),
             "plan": {"cells": len(self.cells)},
             "created_at": time.time(),
         }
@@ -176,6 +189,19 @@ class Plan:
         return {
             "episode": self.probe_episode,
             "runs": {self.run_ids[cell]: self.probe_id(cell) for cell in self.cells},
+        }
+
+    def task_entry(self) -> dict[str, Any] | None:
+        """What the manifest says of a task: commit, files that were left out, class, command; None without one."""
+        declared, repository = self.declaration, self.repository
+        if repository is None:
+            return None
+        return {
+            "commit": repository.commit,
+            "tree": repository.tree,
+            "neutralised": repository.neutralised,
+            "task_class": declared.task_class or task_class(declared.goal),
+            "test_command": list(declared.test_command),
         }
 
     def _run_entry(self, cell: Cell) -> dict[str, Any]:
@@ -258,6 +284,11 @@ def make_plan(
     """
     kept = _kept(declaration, cells)
     where = declaration.where
+    repository = None
+    if declaration.repo is not None:
+        repository = open_repository(setting.root / declaration.repo, declaration.ref)
+        command = _test_command(declaration, repository, setting)
+        marks = [*marks, *([EvaluatorMark(command, {}, (), where)] if command else [])]
     made = _Made(setting, where)
     arms: dict[str, Arm] = {}
     for cell in kept:
@@ -283,7 +314,11 @@ def make_plan(
     }
     tasks = {cell: conditions.described(cell.values.get("task")) for cell in kept if cell.task is not None}
     condition = {
-        "sweep": conditions.sweep_condition(declaration, {name: item.spec for name, item in attached.items()}),
+        "sweep": conditions.sweep_condition(
+            declaration,
+            {name: item.spec for name, item in attached.items()},
+            repository.tree if repository is not None else None,
+        ),
         "harnesses": _by_label((cell.harness, made.condition(cell)) for cell in kept),
         "arms": {arm.label: _arm_entry(arm, members) for arm in arms.values()},
         "tasks": _by_label((str(cell.task), task) for cell, task in tasks.items()),
@@ -303,6 +338,7 @@ def make_plan(
         run_ids={cell: _run_id(declaration.name, cell, digests[cell]) for cell in kept},
         condition=condition,
         rungs=made.rungs,
+        repository=repository,
     )
     if (plan.probe_episode or 0) > plan.episodes:
         raise ConfigurationError(
@@ -310,6 +346,17 @@ def make_plan(
             f"write probes='last'"
         )
     return plan
+
+
+def _test_command(declaration: Declaration, repository: TaskRepository, setting: Setting) -> EvaluatorSpec | None:
+    """The evaluator that the test command of a task is; None without a command."""
+    if not declaration.test_command:
+        return None
+    held_out = read_files(declaration.held_out, (), setting.root) if declaration.held_out is not None else []
+    command = TestCommand(
+        repository, declaration.test_command, sandbox.choose(setting.sandbox, setting.hidden), held_out=held_out
+    )
+    return command.spec(files_digest(held_out))
 
 
 def _arm_entry(arm: Arm, members: Mapping[tuple[str, str], list[Member]]) -> dict[str, Any]:

@@ -1,0 +1,4 @@
+"""What a finished attempt at a task is worth: evidence and gate, the route that led there, a judge's score.
+
+Compares no variants; that is ``measure.ranking``. Knows nothing of pytest.
+"""
