@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
-from pytest_proteus.measure.sequential import Sequential, in_sequence
+from pytest_proteus.measure.sequential import Sequential, in_sequence, sooner_in_sequence
 from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin", "sequence", "sequenced"]
@@ -148,7 +148,7 @@ def sequence(
     deterministic: bool = False,
     alpha: float = 0.05,
 ) -> Sequential:
-    """The same comparison, not worse than the margin, looked at after each seed; see ``sequential.in_sequence``.
+    """The same comparison, not worse than the margin, looked at after each seed; see ``sequential.sooner_in_sequence``.
 
     Args:
         candidate: the runs so far, seed after seed in the order that was planned.
@@ -160,20 +160,20 @@ def sequence(
     The other arguments are those of ``contrast``.
     """
     (before, now), _ = _values((baseline, candidate), metric, episode)
-    return in_sequence(
-        before,
-        now,
-        order=[run.seed for run in candidate],
-        n_max=n_max,
-        direction=metric.direction,
-        margin=margin,
-        relative=relative,
-        assume="deterministic" if deterministic else "symmetric",
-        bounds=metric.bounds,
-        alpha=alpha,
-        looks=range(min(fewest, n_max), n_max + 1),
-        gates=gates,
-    )
+    asked: dict[str, Any] = {
+        "order": [run.seed for run in candidate],
+        "n_max": n_max,
+        "direction": metric.direction,
+        "margin": margin,
+        "relative": relative,
+        "bounds": metric.bounds,
+        "alpha": alpha,
+        "looks": range(min(fewest, n_max), n_max + 1),
+        "gates": gates,
+    }
+    if deterministic:
+        return in_sequence(before, now, assume="deterministic", **asked)
+    return sooner_in_sequence(before, now, **asked)
 
 
 def sequenced(found: Contrast, verdict: Sequential) -> Contrast:

@@ -18,11 +18,12 @@ from pytest_proteus.measure import betting
 from pytest_proteus.measure.claims import Claim, Question
 from pytest_proteus.measure.gate import ASSUMED, MISSING, decide
 from pytest_proteus.measure.samples import Given, Row, most_equal
-from pytest_proteus.measure.summary import Bounds, Observation
+from pytest_proteus.measure.summary import Bounds, Observation, closed_bounds
 from pytest_proteus.measure.unavailable import REASONS, Result
 
 __all__ = [
     "TOLERATED", "Look", "Sequential", "betting_crossing", "crossing", "fewest", "in_sequence", "mean_in_sequence",
+    "sooner_in_sequence",
 ]  # fmt: skip
 
 #: The share of runs that may fail rarely, so that a pass waits for enough runs to have seen one.
@@ -235,6 +236,37 @@ def in_sequence(
     return _made(given, stages.method, n_max, len(seeds), floor, seen)
 
 
+def sooner_in_sequence(
+    baseline: Mapping[Hashable, Any],
+    candidate: Mapping[Hashable, Any],
+    *,
+    bounds: Bounds | None,
+    alpha: float = 0.05,
+    **asked: Any,
+) -> Sequential:
+    """``in_sequence`` by sign flips, and where both bounds are declared by betting as well, each at half the level.
+
+    Values of few kinds (solved or not) are what sign flips cannot decide and betting can; values that vary are decided
+    much sooner by sign flips. Which of them a metric needs is not known before, and asking both costs half the level.
+
+    Args:
+        baseline, candidate, bounds: as for ``in_sequence``.
+        alpha: level of both together.
+        asked: the other arguments of ``in_sequence``, but for ``assume``.
+
+    Returns:
+        That of the test which decides first; of sign flips where neither does.
+    """
+    if closed_bounds(bounds) is None:
+        return in_sequence(baseline, candidate, bounds=bounds, alpha=alpha, **asked)
+    flips, bets = (
+        in_sequence(baseline, candidate, bounds=bounds, alpha=alpha / 2, assume=assume, **asked)
+        for assume in ("symmetric", "bounded")
+    )
+    decided = [found for found in (flips, bets) if found.verdict in ("pass", "fail")]
+    return dataclasses.replace(min(decided, key=lambda found: found.n, default=flips), alpha=alpha)
+
+
 def mean_in_sequence(
     observations: Sequence[Observation],
     bound: float,
@@ -257,7 +289,7 @@ def mean_in_sequence(
         above: whether the right side is above the bound.
         order: all seeds that are planned, in the order in which they are run.
         n_min: seeds before the first look.
-        bounds: smallest and largest possible value; both ends declared make it a test by betting where values tie.
+        bounds: smallest and largest possible value; with both it is ``sooner_in_sequence``.
         alpha, gates: as for ``in_sequence``.
 
     Raises:
@@ -266,7 +298,7 @@ def mean_in_sequence(
     place = {seed: number for number, seed in enumerate(order)}
     in_order = sorted(observations, key=lambda seen: place[seen.seed])
     values: dict[Hashable, Any] = {(seen.seed, seen.task): seen.value for seen in in_order}
-    return in_sequence(
+    return sooner_in_sequence(
         dict.fromkeys(values, bound),
         values,
         order=values,

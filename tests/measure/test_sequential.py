@@ -13,7 +13,15 @@ from measure_oracles import cases
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure import betting, signflip
-from pytest_proteus.measure.sequential import betting_crossing, crossing, fewest, in_sequence
+from pytest_proteus.measure.sequential import (
+    betting_crossing,
+    crossing,
+    fewest,
+    in_sequence,
+    mean_in_sequence,
+    sooner_in_sequence,
+)
+from pytest_proteus.measure.summary import Observation
 
 
 def sequence(differences, n_max, **options):
@@ -258,3 +266,37 @@ def test_a_plan_that_cannot_be_is_refused(options, message):
 def test_values_without_a_logarithm_are_unavailable():
     found = in_sequence({1: 0.0}, {1: 1.0}, order=[1], n_max=9, direction="lower", margin=0.1, scale="log")
     assert (found.verdict, found.reason) == ("unavailable", "not_positive")
+
+
+def test_with_bounds_solved_or_not_is_decided_by_betting_and_what_varies_by_sign_flips():
+    n = 60
+    asked = {"order": range(n), "n_max": n, "direction": "higher", "margin": 0.2, "bounds": (0, 1)}
+    solved = dict.fromkeys(range(n), 1.0)
+    found = sooner_in_sequence(solved, solved, **asked)
+    assert (found.verdict, found.method, found.alpha) == ("pass", "betting", 0.05)
+    assert found.n < n
+    shares = {i: 0.5 + (i * 7 % 11) / 100 for i in range(n)}
+    moved = {i: share + (i * 5 % 13 - 6) / 200 for i, share in shares.items()}
+    found = sooner_in_sequence(shares, moved, **asked)
+    assert (found.verdict, found.method, found.n) == ("pass", "sign-flip", fewest(0.025))
+
+
+def test_without_bounds_it_is_the_test_by_sign_flips():
+    values = {i: 10 + (i * 7 % 11) / 10 for i in range(12)}
+    asked = {"order": range(12), "n_max": 12, "direction": "lower", "margin": 3.0}
+    assert sooner_in_sequence(values, values, bounds=None, **asked) == in_sequence(values, values, **asked)
+
+
+def test_a_mean_is_held_against_a_bound_after_each_seed():
+    seen = [Observation(10 + (seed * 7 % 11) / 10, seed=seed) for seed in range(12)]
+    asked = {"above": False, "order": range(12), "n_min": 5}
+    assert mean_in_sequence(seen[:11], 14, **asked).verdict == "pass"
+    assert mean_in_sequence(seen[:10], 14, **asked).reason == "more_runs_to_come"
+    early = mean_in_sequence(seen[:6], 8, **asked)
+    assert (early.verdict, early.n, early.n_saved) == ("fail", 6, 6)
+    assert mean_in_sequence(seen, 10.5, **asked).verdict == "undecided"
+
+
+def test_the_tasks_of_a_seed_are_one_value_for_a_mean():
+    seen = [Observation(10 + (seed * 7 % 11) / 10, seed=seed, task=task) for seed in range(12) for task in "ab"]
+    assert mean_in_sequence(seen, 14, above=False, order=range(12), n_min=5).n == 11
