@@ -645,7 +645,8 @@ def _add_run(commands: Any) -> None:
         "--sandbox",
         default="",
         metavar="RUNG",
-        help="where agents' processes run: bwrap, none or auto (default: auto, the harness's own, else bwrap)",
+        help="where agents' processes run: bwrap, podman:IMAGE, docker:IMAGE, none or auto (default: auto, the "
+        "harness's own, else bwrap)",
     )
     run.add_argument("--max-turns", type=_count, metavar="N", help="model turns of an episode (default: 100)")
     run.add_argument("--min-turns-per-phase", type=_amount, metavar="N", help="turns kept for each phase")

@@ -4,8 +4,8 @@ Started as ``python -I -S -c <load this> THIS ORDER LIFELINE STATUS`` (four desc
 command as a child, adopts every orphan among its descendants, and when the command ends, its time is over or the
 lifeline's other end is closed, kills every descendant. To STATUS it writes the command's process id in a line of its
 own when it has started, and its report only when no descendant is left; then it ends. An order with a box has the
-command started by bubblewrap: the supervisor stays outside, where no process of the box can see it, sets the box's
-limits and hands out a listener of its network.
+command started by bubblewrap or by a container engine: the supervisor stays outside, where no process of the box can
+see it, sets the box's limits and hands out a listener of its network.
 
 Starting takes most of its time, so it imports little: no ``contextlib``, ``json`` and ``signal``, which is enums.
 """
@@ -89,7 +89,9 @@ class Supervisor:
         self.lifeline = lifeline
         self.parent = os.getppid()
         self.main = 0
-        self.box = Box(order["box"], order["argv"]) if order["box"] else None
+        self.box: Box | None = None
+        if order["box"]:
+            self.box = (Container if "remove" in order["box"] else Box)(order["box"], order["argv"])
         self.exceeded = ""
         self.returncode: int | None = None
         self.alarm, writer = os.pipe()
@@ -119,7 +121,7 @@ class Supervisor:
             interrupted = ended == "cut"
         finally:
             left_over, survivors = self.kill_descendants()
-        if self.box and ended == "ended" and self.returncode == 1 and not self.box.has_run():
+        if self.box and ended == "ended" and self.box.has_failed(self.returncode):
             return {"start_error": "", "box_error": True}
         return {
             "start_error": "",
@@ -144,6 +146,7 @@ class Supervisor:
         with os.fdopen(failed, "rb") as file:
             error = file.read().decode("utf-8", "replace")
         if self.box and not error:
+            self.box.client = self.main
             error = self.box.open(self.lifeline)
         if error:
             self.kill_descendants()
@@ -206,7 +209,7 @@ class Supervisor:
         deadline = time.monotonic() + self.order["kill_seconds"]
         met: set[int] = set()
         if self.box:
-            self.box.kill()
+            self.box.kill(self.returncode)
         while not self.reap() and time.monotonic() < deadline:
             met |= kill_round(lambda: descendants(os.getpid()), deadline)
             select.select([self.alarm], [], [], 0.05)
@@ -227,6 +230,7 @@ class Box:
         self.text = b""
         self.look_after = 0.0
         self.disk_before = -1
+        self.client = 0  # process id of what is started
         if order["door"] is not None:
             os.set_inheritable(order["door"], False)
         argv[argv.index("STATUS")] = str(self.telling)
@@ -258,11 +262,7 @@ class Box:
         pid = self.read_init(lifeline)
         if not pid:
             return ""  # bubblewrap says why on the command's standard error
-        # only with a command, which waits at the gate, is its first process sure to die with its parent
-        deadline = time.monotonic() + BOX_SECONDS
-        while self.command() == pid and time.monotonic() < deadline:
-            if select.select([self.told, lifeline], [], [], 0.001)[0]:
-                break
+        self.settle(pid, lifeline)
         failed, writer = os.pipe()
         helper = os.fork()
         if helper == 0:
@@ -281,6 +281,14 @@ class Box:
         if error:
             return f"its namespaces cannot be entered: {error}"
         return ""
+
+    def settle(self, pid: int, lifeline: int) -> None:
+        """Wait for the command: only with one, which waits at the gate, is its first process sure to die with its
+        parent."""
+        deadline = time.monotonic() + BOX_SECONDS
+        while self.command() == pid and time.monotonic() < deadline:
+            if select.select([self.told, lifeline], [], [], 0.001)[0]:
+                break
 
     def read_init(self, lifeline: int) -> int:
         """The process id of the first process in the box; 0 when there is none."""
@@ -305,9 +313,13 @@ class Box:
         count = self.order["processes"]
         for one in (pid, self.command()):  # the command has begun already, and inherits nothing any more
             resource.prlimit(one, resource.RLIMIT_NPROC, (count, count))
+        libc("setns", user, CLONE_NEWUSER)
+        self.hand_over(network)
+
+    def hand_over(self, network: int) -> None:
+        """Give whoever waits at the door a listener of a network."""
         if self.order["door"] is None:
             return
-        libc("setns", user, CLONE_NEWUSER)
         libc("setns", network, CLONE_NEWNET)
         listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         # the loopback device may not be up yet, and there is no other
@@ -317,12 +329,12 @@ class Box:
         rights = listener.fileno().to_bytes(4, sys.byteorder)
         door.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
 
-    def has_run(self) -> bool:
-        """Whether the command was started: only then bubblewrap tells its exit status."""
+    def has_failed(self, returncode: int | None) -> bool:
+        """Whether the command was never started: only of one that was, bubblewrap tells the exit status."""
         os.set_blocking(self.told, False)
         with quiet(OSError):
             self.text += os.read(self.told, 4096)
-        return b'"exit-code"' in self.text
+        return returncode == 1 and b'"exit-code"' not in self.text
 
     def command(self) -> int:
         """The command's process id: it is the oldest child of the first process, whose own it is until there is one."""
@@ -334,7 +346,7 @@ class Box:
     def children(self) -> str:
         return f"/proc/{self.init_pid}/task/{self.init_pid}/children"
 
-    def kill(self) -> None:
+    def kill(self, _: int | None) -> None:
         """Kill the first process: all others of the box die with it."""
         if self.init >= 0:
             with quiet(ProcessLookupError):
@@ -381,6 +393,71 @@ class Box:
                     if item.is_dir(follow_symlinks=False):
                         todo.append(item.path)
         return total
+
+
+class Container(Box):
+    """What the supervisor does for a command that a container engine starts: see ``container.py`` for the order's
+    keys. Its child is the engine's client; the container need not be below it, and is known by its name."""
+
+    def __init__(self, order: dict, argv: list[str]) -> None:  # type: ignore[type-arg]
+        super().__init__(order, [*argv, "STATUS"])
+
+    def become(self) -> None:
+        """The client keeps its rights and has no limits: it is no part of the container."""
+        libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def read_init(self, lifeline: int) -> int:
+        """The process id of the container's first process; 0 when the client ends before there is one."""
+        deadline = time.monotonic() + BOX_SECONDS
+        while time.monotonic() < deadline and not select.select([lifeline], [], [], 0.01)[0]:
+            told = self.ask("inspect")
+            if told.isdigit() and int(told) > 0:
+                self.init_pid = int(told)
+                with quiet(OSError):
+                    self.init = os.pidfd_open(self.init_pid)
+                break
+            if os.waitid(os.P_PID, self.client, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+        return self.init_pid
+
+    def settle(self, pid: int, lifeline: int) -> None:
+        """The first process is itself the gate."""
+
+    def enter(self, pid: int) -> None:
+        """In a process of its own: hand over a listener; root needs no user namespace to get into the network."""
+        network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        if os.geteuid() != 0:
+            libc("setns", fcntl.ioctl(network, NS_GET_USERNS), CLONE_NEWUSER)
+        self.hand_over(network)
+
+    def has_failed(self, returncode: int | None) -> bool:
+        """Whether the engine could not start it."""
+        return self.init_pid == 0 and returncode != 0
+
+    def kill(self, returncode: int | None) -> None:
+        """Remove the container, unless it has ended by itself, which removes it as well."""
+        if returncode is None or not 0 <= returncode < 125:
+            self.ask("remove")
+
+    def ask(self, what: str) -> bytes:
+        """What a command of the engine prints, without the space around it."""
+        argv = self.order[what]
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for number, descriptor in enumerate((nothing, write, nothing)):
+                    os.dup2(descriptor, number)
+                os.execvpe(argv[0], argv, self.order["env"])
+            finally:
+                os._exit(127)
+        os.close(write)
+        with os.fdopen(read, "rb") as file:
+            said = file.read(1 << 16)
+        with quiet(ChildProcessError):
+            os.waitpid(child, 0)
+        return said.strip()
 
 
 def send(pid: int, number: int) -> None:

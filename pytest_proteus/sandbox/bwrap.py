@@ -106,6 +106,9 @@ class BwrapSandbox:
 
     name = "bwrap"
 
+    #: What a box holds of the system; empty for the machine's own.
+    image = ""
+
     #: Property → ``enforced``, ``watchdog`` (looked at now and then) or ``absent``; recorded with every sweep.
     enforcement: Mapping[str, str] = MappingProxyType(
         {
@@ -124,7 +127,7 @@ class BwrapSandbox:
     )
 
     def __init__(self, hidden: Sequence[str | Path] = (), limits: Limits | None = None) -> None:
-        self._hidden = sorted({_real(path) for path in (Path.home(), *_ours(), *hidden)} - {"/"})
+        self._hidden = sorted({real(path) for path in (Path.home(), *_ours(), *hidden)} - {"/"})
         self._limits = limits or Limits()
 
     def address(self, url: str) -> str:
@@ -136,10 +139,10 @@ class BwrapSandbox:
         one sentence; empty when all is well. They are looked at once in a process."""
         from pytest_proteus.sandbox.probe import probe
 
-        found = probe()
+        found = probe(self)
         if not found and readable:
             try:
-                self._check_given([], _given(readable), sandbox_user())
+                self._check_given([], given(readable), sandbox_user())
             except ConfigurationError as error:
                 return str(error)
         return found
@@ -174,17 +177,17 @@ class BwrapSandbox:
             ApparatusError: the box could not be built, or something could not be killed.
         """
         binary, user = find_bwrap(), sandbox_user()
-        folders = [_real(path) for path in writable or (cwd,)]
-        given = _given(readable)
-        self._check_given(folders, given, user)
-        _check_command(str(argv[0]), env.get("PATH", ""), [*given, *folders])
+        folders = [real(path) for path in writable or (cwd,)]
+        shown = given(readable)
+        self._check_given(folders, shown, user)
+        _check_command(str(argv[0]), env.get("PATH", ""), [*shown, *folders])
         if user is not None:
             for folder in folders:
                 own(Path(folder), *user)
         with contextlib.ExitStack() as stack:
             files = stack.enter_context(_Files())
-            door = stack.enter_context(_Door(endpoint)) if endpoint else None
-            policy = self._policy(files, folders, given, env, _real(cwd))
+            door = stack.enter_context(Door(endpoint)) if endpoint else None
+            policy = self._policy(files, folders, shown, env, real(cwd))
             arguments = files.add(b"".join(os.fsencode(word) + b"\0" for word in policy))
             order = {
                 "name": str(argv[0]),
@@ -211,7 +214,7 @@ class BwrapSandbox:
                 raise ApparatusError(explain(str(error))) from error
         return replace(outcome, left_over=None, calls=door.calls if door else 0, refused=door.refused if door else 0)
 
-    def _box(self, user: tuple[int, int] | None, folders: Sequence[str], door: _Door | None) -> dict[str, object]:
+    def _box(self, user: tuple[int, int] | None, folders: Sequence[str], door: Door | None) -> dict[str, object]:
         limits = self._limits
         return {
             "user": user,
@@ -228,7 +231,7 @@ class BwrapSandbox:
         for path in (*writable, *readable):
             if path in _NEVER or not os.path.lexists(path):
                 raise ConfigurationError(
-                    f"sandbox bwrap: {path} cannot be given to a box: "
+                    f"sandbox {self.name}: {path} cannot be given to a box: "
                     + ("it holds what no agent may see" if path in _NEVER else "it is not there")
                 )
             if user is None:
@@ -237,14 +240,14 @@ class BwrapSandbox:
             shut = closed_folder(path, user)
             if shut:
                 raise ConfigurationError(
-                    f"sandbox bwrap: {path} cannot be reached by the user {user[0]} that boxes of root run as, since "
-                    f"{shut} is closed to others: put it where everybody can get, such as /opt"
+                    f"sandbox {self.name}: {path} cannot be reached by the user {user[0]} that boxes of root run as, "
+                    f"since {shut} is closed to others: put it where everybody can get, such as /opt"
                 )
         for hidden in self._hidden:
             for path in writable:
                 if _is_in(hidden, path):
                     raise ConfigurationError(
-                        f"sandbox bwrap: the agent's folder {path} holds {hidden}, which it may not see"
+                        f"sandbox {self.name}: the agent's folder {path} holds {hidden}, which it may not see"
                     )
 
     def _policy(
@@ -262,7 +265,7 @@ class BwrapSandbox:
                 words += ["--ro-bind", str(root), str(root)]
         for name in _SYSTEM:
             words += ["--ro-bind-try", name, name]
-        for name, text in _accounts(env.get("HOME", "/")).items():
+        for name, text in accounts(env.get("HOME", "/"), _INSIDE).items():
             words += ["--perms", "0444", "--file", str(files.add(text.encode())), name]
         words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
         words += ["--size", str(16 << 20), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
@@ -336,7 +339,7 @@ def sandbox_user() -> tuple[int, int] | None:
 def open_folders() -> list[str]:
     """The folders for temporary files that the user of boxes can get to, the usual one first."""
     user = sandbox_user()
-    named = [_real(path) for path in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if Path(path).is_dir()]
+    named = [real(path) for path in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if Path(path).is_dir()]
     return [path for path in dict.fromkeys(named) if user is None or not closed_folder(f"{path}/x", user)]
 
 
@@ -391,30 +394,31 @@ def _check_command(word: str, path: str, given: Sequence[str]) -> None:
     """See to it that a command is among what a box holds."""
     shown = ["/usr", "/nix/store", *(f"/{name}" for name in _ROOTS), *given]
     for place in [word] if "/" in word else [f"{folder}/{word}" for folder in path.split(":")]:
-        if os.access(place, os.X_OK) and any(_is_in(_real(place), folder) for folder in shown):
+        if os.access(place, os.X_OK) and any(_is_in(real(place), folder) for folder in shown):
             return
     raise ConfigurationError(
         f"sandbox bwrap: the command {word!r} is not in the box: install it below /usr, or give its place as readable"
     )
 
 
-def _given(readable: Sequence[str | Path]) -> list[str]:
+def given(readable: Sequence[str | Path]) -> list[str]:
     """What is bound for things that are to be readable."""
-    return list(dict.fromkeys(_holder(_real(path)) for path in readable))
+    return list(dict.fromkeys(_holder(real(path)) for path in readable))
 
 
-def _accounts(home: str) -> dict[str, str]:
-    """The files in which programs look up users, hosts and names."""
-    user = f"agent:x:{_INSIDE}"
+def accounts(home: str, number: int) -> dict[str, str]:
+    """The files in which programs look up users, hosts and names, for a user and group of that number."""
+    user = f"agent:x:{number}"
     return {
-        "/etc/passwd": f"root:x:0:0::/:/bin/sh\n{user}:{_INSIDE}::{home}:/bin/bash\nnobody:x:65534:65534::/:/bin/sh\n",
+        "/etc/passwd": f"root:x:0:0::/:/bin/sh\n{user}:{number}::{home}:/bin/bash\nnobody:x:65534:65534::/:/bin/sh\n",
         "/etc/group": f"root:x:0:\n{user}:\nnogroup:x:65534:\n",
         "/etc/hosts": "127.0.0.1 localhost box\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }
 
 
-def _real(path: str | Path) -> str:
+def real(path: str | Path) -> str:
+    """A path without links."""
     return os.path.realpath(path)
 
 
@@ -456,7 +460,7 @@ class _Files:
             os.close(descriptor)
 
 
-class _Door:
+class Door:
     """Waits for the listener that the box's supervisor hands over, and relays what comes to it."""
 
     def __init__(self, url: str) -> None:
@@ -480,7 +484,7 @@ class _Door:
             relay.close()
             self.calls, self.refused = relay.calls, relay.refused
 
-    def __enter__(self) -> _Door:
+    def __enter__(self) -> Door:
         return self
 
     def __exit__(self, *_: object) -> None:

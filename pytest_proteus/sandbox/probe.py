@@ -51,24 +51,26 @@ _FINDINGS = (
 )
 
 _lock = threading.Lock()
-_held: list[str] = []
+_held: dict[tuple[str, str], str] = {}
 
 
-def probe() -> str:
-    """Why boxes do not hold here, and what to do, in one sentence; empty when they do. Looks once in a process."""
+def probe(sandbox: bwrap.BwrapSandbox) -> str:
+    """Why boxes of a rung do not hold here, and what to do, in one sentence; empty when they do. Looks once in a
+    process."""
+    key = sandbox.name, sandbox.image
     with _lock:
-        if not _held:
+        if key not in _held:
             try:
-                _held.append(_found())
+                _held[key] = _found(sandbox)
             except (ConfigurationError, ApparatusError) as error:
-                _held.append(str(error))
-        return _held[0]
+                _held[key] = str(error)
+        return _held[key]
 
 
-def _found() -> str:
+def _found(sandbox: bwrap.BwrapSandbox) -> str:
     with _canaries() as (folder, port, url):
         paths = [folder / "absent" / "file", folder / "shown" / "file", folder / "own"]
-        outcome = bwrap.BwrapSandbox().launch(
+        outcome = sandbox.launch(
             ["bash", "-c", _SCRIPT, "probe", *map(str, paths), str(port)],
             env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"},
             cwd=paths[2],
@@ -80,7 +82,7 @@ def _found() -> str:
     said = outcome.stdout.splitlines()
     for pattern, wanted, wrong in _FINDINGS:
         if any(re.fullmatch(pattern, line) for line in said) != wanted:
-            return f"sandbox bwrap does not hold on this machine: {wrong}; take another machine, {bwrap.HINT}"
+            return f"sandbox {sandbox.name} does not hold on this machine: {wrong}; take another machine, {bwrap.HINT}"
     return ""
 
 

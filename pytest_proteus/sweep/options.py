@@ -13,6 +13,7 @@ ON_EXISTING = ("resume", "fresh", "refuse", "overwrite")
 RETRY = ("errored", "lost", "skipped", "timeout")
 WIRES = ("anthropic", "openai-chat", "openai-responses", "gemini")
 SANDBOXES = ("auto", "bwrap", "none")
+ENGINES = ("podman", "docker")
 UNDECIDED = ("fail", "pass", "skip")
 
 #: Where the session lies when it is given the sweep's folder itself, and so has no other place of its own.
@@ -32,8 +33,8 @@ _VALUES = {
         "string",
         "auto",
         "RUNG",
-        "where agents' processes run: bwrap (isolated) or none (supervised, kept from nothing); auto (default) is the "
-        "harness's own, else bwrap",
+        "where agents' processes run: bwrap, podman:IMAGE, docker:IMAGE (isolated) or none (supervised, kept from "
+        "nothing); auto (default) is the harness's own, else bwrap",
     ),
     "out": ("string", "", "DIR", "write to DIR/<sweep>/ in place of .proteus/<sweep>/<number>/"),
     "on-existing": (
@@ -173,6 +174,20 @@ def one_of(config: pytest.Config, name: str, known: tuple[str, ...]) -> str:
     given = text(config, name)
     if given not in known:
         refuse(f"--proteus-{name}={given}: write one of {', '.join(known)}")
+    return given
+
+
+def sandbox(config: pytest.Config) -> str:
+    """The rung that is asked for.
+
+    Raises:
+        ConfigurationError: there is none of that name, or it lacks its image; one sentence.
+    """
+    given = text(config, "sandbox")
+    engine, _, image = given.partition(":")
+    if given not in SANDBOXES and not (image and engine in ENGINES):
+        known = [*SANDBOXES, *(f"{one}:IMAGE" for one in ENGINES)]
+        refuse(f"--proteus-sandbox={given}: write one of {', '.join(known)}")
     return given
 
 

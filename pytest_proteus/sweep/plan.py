@@ -259,7 +259,10 @@ def _rung(adapter: Any, label: str, asked: str) -> str:
     """
     if not getattr(adapter, "runs_code", True):
         return ""
-    used = getattr(getattr(adapter, "sandbox", None), "name", "none")
+    place = getattr(adapter, "sandbox", None)
+    used = getattr(place, "name", "none")
+    if image := getattr(place, "image", ""):
+        used = f"{used}:{image}"
     if asked not in ("auto", used):
         raise ConfigurationError(
             f"--proteus-sandbox={asked}: harness {label!r} runs what it starts by itself, in sandbox {used}; leave the "

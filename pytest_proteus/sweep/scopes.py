@@ -291,7 +291,7 @@ class Scopes:
         return Setting(
             root=self.config.rootpath,
             episodes=options.number(self.config, "episodes"),
-            sandbox=options.one_of(self.config, "sandbox", options.SANDBOXES),
+            sandbox=options.sandbox(self.config),
             hidden=(self.config.rootpath, self.config.invocation_params.dir, options.base_folder(self.config)),
             own=options.own_folders(self.config),
             endpoints=options.endpoints(self.config),

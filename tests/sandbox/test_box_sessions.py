@@ -54,9 +54,9 @@ def living(token: str) -> list[int]:
 
 def wait_for(condition, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not (held := bool(condition())) and time.monotonic() < deadline:
         threading.Event().wait(0.05)
-    return bool(condition())
+    return held
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGKILL, "0"), (signal.SIGKILL, "2"), (signal.SIGTERM, "2")])
