@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_proteus.core.budget import TurnBudget, allowance, announcement, budget_of
+from pytest_proteus.core.continuity import handoff_path
 
 if TYPE_CHECKING:
     from pytest_proteus.core.disposition import Disposition
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 #: every top-level definition of the surface's Python files.
 UNIT_KINDS = ("file", "directory", "top_level_def")
 
-#: Where an agent's memory between episodes comes from.
+#: Where an agent's memory between phases and episodes comes from, its harness aside: from the agent itself, from the
+#: framework's note (``core.continuity``), or from nowhere.
 CONTINUITY_MODES = ("native", "framework", "none")
 
 #: The phases of a self-editing episode, in order.
@@ -100,6 +102,7 @@ class EpisodeSpec:
         continuity_mode: ``native``, ``framework`` or ``none``.
         active_root: a frozen copy of the accepted state to run from, for adapters with staged activation.
         phase_timeout: wall-clock limit of one phase, in seconds.
+        handoff: under framework continuity, the note that the last complete episode left; empty for none.
     """
 
     root: Path
@@ -117,6 +120,12 @@ class EpisodeSpec:
     continuity_mode: str = "native"
     active_root: Path | None = None
     phase_timeout: float = 1800.0
+    handoff: str = ""
+
+    @property
+    def handoff_path(self) -> Path:
+        """Under framework continuity, the file of the note: see ``core.continuity.Handoff``."""
+        return handoff_path(self.root)
 
     @property
     def harness_root(self) -> Path:
@@ -153,6 +162,7 @@ class EpisodeResult:
             recorded but not summed.
         error_class: ``apparatus`` (the machinery failed: retryable, never graded), ``timeout`` (a phase ran out of
             time), ``abort`` (cut short from outside) or ``configuration`` (retrying cannot help); read when not ok.
+        handoffs: under framework continuity, ``Handoff.phases``.
     """
 
     episode: int
@@ -161,6 +171,7 @@ class EpisodeResult:
     error: str = ""
     counters: Mapping[str, Any] = field(default_factory=dict)
     error_class: str = "apparatus"
+    handoffs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable

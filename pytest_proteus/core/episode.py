@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_proteus.core.adapter import PHASES, ActionEvent, EpisodeResult, EpisodeSpec
 from pytest_proteus.core.budget import budget_of
 from pytest_proteus.core.config import RunConfig, RunResult
+from pytest_proteus.core.continuity import HANDOFF_LIMIT, handoff_path, last_note
 from pytest_proteus.core.errors import (
     ApparatusError,
     ConfigurationError,
@@ -31,11 +32,13 @@ from pytest_proteus.core.ledger import read_json
 from pytest_proteus.core.prompts import (
     BASE_PROMPTS,
     OPEN_BASE_PROMPTS,
+    handoff_text,
     phase_prompts,
     refusal_notice,
     rejection_notice,
 )
 from pytest_proteus.core.records import (
+    ACTION_LIMIT,
     EpisodeLog,
     ProgressLog,
     add_counters,
@@ -207,6 +210,8 @@ class _Run:
         self.harness = self.live / "harness"
         self.adapter = cfg.adapter
         self.staged = bool(getattr(cfg.adapter, "staged_activation", False))
+        self.continuity = getattr(cfg.adapter, "continuity_mode", "native")
+        self.handoff = ""
         self.opened = False
         self.mirrored = time.monotonic()
         self.records: list[dict[str, Any]] = []
@@ -216,7 +221,7 @@ class _Run:
         with contextlib.ExitStack() as stack:
             stack.callback(self.evaluators.close)
             self.root.mkdir(parents=True, exist_ok=True)
-            self.log = EpisodeLog(self.root)
+            self.log = EpisodeLog(self.root, handoffs=self.continuity == "framework")
             stack.callback(self.log.close)
             self.progress = ProgressLog(cfg.progress_path, name=cfg.name, seed=cfg.seed, episodes_target=cfg.episodes)
             stack.callback(self.progress.close)
@@ -280,6 +285,8 @@ class _Run:
         checkpoints = dict(self.store.checkpoints())
         self.records, publish = settle(self.root, self.log.lines, checkpoints, self.store.has_commit)
         self.log.keep(len(self.records))
+        for phases in self.log.handoffs():
+            self._hand_on(phases)
         if publish:
             self.log.flush()
             self.store.publish_by_id(publish)
@@ -302,6 +309,11 @@ class _Run:
         """What the next episode starts from; where nothing evolves, it is always the first one."""
         if self.cfg.evolves:
             self.standing = self.standing.after(record)
+
+    def _hand_on(self, phases: Mapping[str, Any]) -> None:
+        """The note that the next episode finds; where nothing evolves, there is none."""
+        if self.cfg.evolves:
+            self.handoff = last_note(phases) or self.handoff
 
     def log_fingerprint(self) -> str:
         """The digest of the disposition as it was installed."""
@@ -351,6 +363,7 @@ class _Run:
         """What lies in the run's folder once nobody runs it: history, last accepted state, no live trees."""
         if self.opened:
             write_json_atomic(eval_history_path(self.root), [history_entry(record) for record in self.records])
+            remove(handoff_path(self.live).parent)
         if self.live != self.root:
             if self.opened:
                 self._mirror()
@@ -388,7 +401,7 @@ class _Run:
             return refused if isinstance(refused, _Failure) else None
         outcome, trace = attempt
         record = self._judge(number, outcome, trace, scan, refused)
-        self._commit(number, record, trace, scan, started)
+        self._commit(number, record, trace, outcome.handoffs, scan, started)
         return None
 
     def _attempt(self, number: int) -> tuple[EpisodeResult, Sequence[ActionEvent]] | _Failure:
@@ -430,6 +443,7 @@ class _Run:
             task_text=str(getattr(cfg.task, "prompt", "") or ""),
             notice=notice,
             feedback=cfg.goal.observe_feedback({result.name: result for result in standing.results}),
+            handoff=handoff_text(str(handoff_path(self.live)), HANDOFF_LIMIT) if self.continuity == "framework" else "",
         )
         return EpisodeSpec(
             root=self.live,
@@ -444,9 +458,10 @@ class _Run:
             announce_budget=cfg.announce_budget,
             seed=cfg.seed,
             extra_env=cfg.extra_env,
-            continuity_mode=getattr(self.adapter, "continuity_mode", "native"),
+            continuity_mode=self.continuity,
             active_root=self._activate() if self.staged else None,
             phase_timeout=cfg.phase_timeout,
+            handoff=self.handoff,
         )
 
     def _trace(self, number: int) -> Sequence[ActionEvent] | _Failure:
@@ -548,16 +563,24 @@ class _Run:
     # ------------------------------------------------------------------------------------------------- commit
 
     def _commit(
-        self, number: int, record: dict[str, Any], trace: Sequence[ActionEvent], scan: Scan, started: float
+        self,
+        number: int,
+        record: dict[str, Any],
+        trace: Sequence[ActionEvent],
+        handoffs: Mapping[str, Any],
+        scan: Scan,
+        started: float,
     ) -> None:
         """Objects, record line, one flush, branch: from then on the episode counts."""
         pending = self.store.prepare(scan, number, label=self.root.name, accepted=record["accepted"])
         record["commit"], record["candidate_commit"] = pending.commit, pending.candidate_commit
         record["ts"], record["seconds"] = time.time(), time.monotonic() - started
-        self.log.append(record, trace)
+        notes = plain(handoffs, limit=ACTION_LIMIT) if isinstance(handoffs, Mapping) else {}
+        self.log.append(record, trace, notes)
         self.store.publish(pending, flush=self.log.fds)
         self.records.append(record)
         self._stand_after(record)
+        self._hand_on(notes)
         add_counters(self.counters, record["counters"])
         if not record["accepted"]:
             self._put_back(scan)

@@ -65,6 +65,21 @@ def rejection_notice() -> str:
     return _NOT_KEPT
 
 
+def handoff_text(path: str, limit: int) -> str:
+    """What an agent is told whose phases know of each other by a note alone.
+
+    Args:
+        path: the file of the note, as the agent finds it.
+        limit: its longest length, in characters.
+    """
+    return (
+        f"You do not remember what came before this. {path} holds the note that was left for you: read it first. When "
+        f"you are about to end, put your own in its place, for whoever goes on: what you found and decided, which "
+        f"files you changed, what you checked, what is open, and what comes next. At most {limit} characters of it are "
+        f"kept. No key and no password belongs in it."
+    )
+
+
 def phase_prompts(
     phases: Sequence[str],
     *,
@@ -73,6 +88,7 @@ def phase_prompts(
     task_text: str = "",
     notice: str = "",
     feedback: str = "",
+    handoff: str = "",
 ) -> dict[str, str]:
     """Phase → prompt, in the order of ``phases``.
 
@@ -83,6 +99,7 @@ def phase_prompts(
         task_text: what the task asks for, in every phase.
         notice: what became of the last candidate; in the first phase only.
         feedback: what the agent may see of its last results; in ``observe`` only.
+        handoff: how it learns of the phases before, in every phase; empty where it remembers, or is not to.
     """
     base = BASE_PROMPTS if goal_text or task_text else OPEN_BASE_PROMPTS
     objective = f"Your objective:\n{goal_text}" if goal_text else ""
@@ -94,6 +111,7 @@ def phase_prompts(
             objective,
             task_text,
             base.get(phase, ""),
+            handoff,
             disposition.phase_text(phase),
         )
         prompts[phase] = "\n\n".join(part for part in parts if part)

@@ -8,6 +8,7 @@ Private files of a run (``private_record_dir``), outside of what its subject is 
 
     episodes.jsonl                one record an episode, in order; the truth
     actions.jsonl                 the normalized trace of each episode
+    handoffs.jsonl                under framework continuity, the notes that each episode's phases left
     rescores.jsonl                results of evaluators that came, or changed, after the episode; ``core.rescore``
     eval_history.json             the records as one list without clocks, written when the run stops
     disposition_fingerprint.json  digest of the disposition as it was installed
@@ -35,7 +36,7 @@ from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 
 RECORDS_FOLDER = ".proteus-records"
-EPISODES, ACTIONS, RESCORES = "episodes.jsonl", "actions.jsonl", "rescores.jsonl"
+EPISODES, ACTIONS, HANDOFFS, RESCORES = "episodes.jsonl", "actions.jsonl", "handoffs.jsonl", "rescores.jsonl"
 
 #: Fields of a record that tell the time; everything else is equal between equal runs.
 CLOCKS = ("ts", "seconds")
@@ -487,6 +488,7 @@ class EpisodeLog:
 
     Args:
         root: folder of the run.
+        handoffs: whether its episodes leave notes.
 
     Attributes:
         new: whether no process has opened the records of this run before.
@@ -496,7 +498,7 @@ class EpisodeLog:
         ConfigurationError: another process runs this run at the moment.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, handoffs: bool = False) -> None:
         self.root = Path(root)
         self.folder = private_record_dir(self.root)
         self.new = not self.folder.exists()
@@ -507,7 +509,7 @@ class EpisodeLog:
             raise ConfigurationError(f"{root} is being run by another process; wait for it or use another folder")
         for leftover in self.folder.glob(".*"):  # a killed process was writing it
             leftover.unlink()
-        self._fds = [self._open(EPISODES), self._open(ACTIONS)]
+        self._fds = [self._open(name) for name in (EPISODES, ACTIONS, *([HANDOFFS] if handoffs else []))]
         self._sizes = [_cut_half_line(fd) for fd in self._fds]
         self.lines = parse_jsonl(os.pread(self._fds[0], self._sizes[0], 0), self.folder / EPISODES)
         sync_folder(self.folder)
@@ -522,7 +524,7 @@ class EpisodeLog:
 
     def keep(self, episodes: int) -> None:
         """Drop what belongs to no episode up to ``episodes``: the rest of an attempt that was killed."""
-        for index in range(2):
+        for index in range(len(self._fds)):
             data = os.pread(self._fds[index], self._sizes[index], 0)
             end = 0
             for line in data.splitlines(keepends=True):
@@ -539,10 +541,24 @@ class EpisodeLog:
         for fd in self._fds:
             os.fsync(fd)
 
-    def append(self, record: Mapping[str, Any], actions: Iterable[ActionEvent]) -> None:
-        """Write the trace and then the record of one episode. Durable once ``fds`` are flushed."""
-        trace = {"episode": record["episode"], "actions": [action_to_json(event) for event in actions]}
-        for index, line in ((1, jsonl_line(trace)), (0, jsonl_line(record))):
+    def handoffs(self) -> list[Mapping[str, Any]]:
+        """The notes of each episode that is kept, in order; phase → ``source`` and ``text``."""
+        if len(self._fds) < 3:
+            return []
+        data = os.pread(self._fds[2], self._sizes[2], 0)
+        return [
+            line["phases"] if isinstance(line.get("phases"), dict) else {}
+            for line in parse_jsonl(data, self.folder / HANDOFFS)
+        ]
+
+    def append(
+        self, record: Mapping[str, Any], actions: Iterable[ActionEvent], handoffs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the trace, the notes and then the record of one episode. Durable once ``fds`` are flushed."""
+        number = record["episode"]
+        trace = {"episode": number, "actions": [action_to_json(event) for event in actions]}
+        notes = {"episode": number, "phases": handoffs or {}}
+        for index, line in reversed(list(enumerate(map(jsonl_line, (record, trace, notes)[: len(self._fds)])))):
             write_all(self._fds[index], line, self._sizes[index])
             self._sizes[index] += len(line)
 

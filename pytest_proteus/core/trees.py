@@ -56,6 +56,23 @@ def mirror(source: Path, target: Path) -> None:
                     _copy(here / item.name, there / item.name, seen)
 
 
+def read_regular(path: str | Path, limit: int, folder: int | None = None) -> bytes | None:
+    """At most ``limit`` bytes of a regular file; None when there is none at ``path``, or it cannot be read.
+
+    Args:
+        path: the file; relative to the open ``folder`` if there is one. A link in its place is not followed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit)
+
+
 def _copy(source: Path, target: Path, seen: os.stat_result) -> None:
     with contextlib.suppress(FileNotFoundError):
         kept = target.lstat()

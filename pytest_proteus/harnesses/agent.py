@@ -1,7 +1,8 @@
 """The one driver of all real coding agents: an agent is a description, and what it does is read from its own log.
 
-An episode is one session of the agent, its phases are prompts in that session. Nothing but the harness tree goes from
-one episode to the next: home, temporary files and session belong to the episode. How the agent is kept from doing harm
+An episode is one session of the agent, its phases are prompts in that session; under framework continuity each phase is
+a session of its own, and a note goes from one to the next. Nothing else but the harness tree goes from one episode to
+the next: home, temporary files and session belong to the episode. How the agent is kept from doing harm
 is the sandbox's business, what its endpoint costs is not known here.
 """
 
@@ -22,12 +23,13 @@ from urllib.parse import urlsplit
 
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.budget import checkpoint_prompt
+from pytest_proteus.core.continuity import Handoff
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
-from pytest_proteus.core.trees import remove
+from pytest_proteus.core.trees import read_regular, remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
 from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
-from pytest_proteus.harnesses.traces import bounded_text, open_folder, read_regular, surface_finder
+from pytest_proteus.harnesses.traces import bounded_text, open_folder, surface_finder
 from pytest_proteus.sandbox import LocalSandbox, Outcome, Sandbox
 from pytest_proteus.sandbox.none import SupervisorLost
 from pytest_proteus.sandbox.relay import Relay, relay_to
@@ -212,7 +214,8 @@ def usual_surfaces(instructions: str, skills: str, *writers: str) -> tuple[Surfa
 
 class AgentHarness:
     """A real coding agent; a subclass names which. One whose ``staged_activation`` is True runs each episode from a
-    read-only copy of the last accepted tree, and edits another.
+    read-only copy of the last accepted tree, and edits another; one whose ``continuity_mode`` is ``framework`` begins
+    each phase anew, with the note that the phase before left.
 
     Args:
         endpoint: wire protocol (``anthropic``, ``openai-chat``, ``openai-responses``, ``gemini``) → base URL as that
@@ -389,18 +392,37 @@ class AgentHarness:
         episode = _Episode(spec, self.agent)
         episode.begin()
         so_far = _SoFar()
+        handoff = self._handoff(spec)
         error, error_class = "", ""
         try:
             with self._counter(spec.model) as counter:
                 for phase in spec.phase_prompts:
+                    if handoff:
+                        episode.begin_session(phase)
                     self._phase(spec, episode, phase, counter, so_far)
+                    if handoff and so_far.ends[phase] != "no_turns":
+                        done = [event for event in so_far.session.events if event.phase == phase]
+                        handoff.finish(phase, done, interrupted=so_far.ends[phase] == "turn_limit")
         except _Failed as failed:
             error, error_class = failed.args
         finally:
             episode.end()
         counters = so_far.counters(spec)
         turns = so_far.used or so_far.session.turn
-        return EpisodeResult(spec.episode, not error, turns, error, counters, error_class or "apparatus")
+        notes = handoff.phases if handoff else {}
+        return EpisodeResult(spec.episode, not error, turns, error, counters, error_class or "apparatus", notes)
+
+    def _handoff(self, spec: EpisodeSpec) -> Handoff | None:
+        """The episode's note, under framework continuity.
+
+        Raises:
+            ConfigurationError: native continuity, which would be a memory that nobody measures.
+        """
+        if spec.continuity_mode == "native" and self.continuity_mode == "native":
+            raise ConfigurationError(f"harness {self.name}: continuity_mode must be 'none' or 'framework'")
+        if spec.continuity_mode != "framework":
+            return None
+        return Handoff(spec, secrets=[key for key in self._key(spec.model).values() if key != "none"])
 
     @contextlib.contextmanager
     def _counter(self, model: str) -> Iterator[Relay | None]:
@@ -443,7 +465,7 @@ class AgentHarness:
     ) -> str:
         """Launch the agent for at most so many turns; how it ended."""
         url = counter.address if counter else self._endpoint(spec.model)[1]
-        launch = self._launch(spec, episode, prompt, url, turns, so_far.session.ident)
+        launch = self._launch(spec, episode, prompt, url, turns, so_far.session)
         if not episode.begun:
             episode.write(self.agent.files(launch))
         episode.begin_phase(phase)
@@ -487,8 +509,10 @@ class AgentHarness:
             self._found = found
         return self._found
 
-    def _launch(self, spec: EpisodeSpec, episode: _Episode, prompt: str, url: str, turns: int, ident: str) -> Launch:
-        """What a phase is launched with; ``ident`` is the agent's own id of the session so far, empty for none."""
+    def _launch(
+        self, spec: EpisodeSpec, episode: _Episode, prompt: str, url: str, turns: int, session: Session
+    ) -> Launch:
+        """What a phase is launched with; ``session`` is what the log says so far."""
         wire, _, model = self._endpoint(spec.model)
         return Launch(
             model=model,
@@ -502,7 +526,7 @@ class AgentHarness:
             temporary=episode.temporary,
             traces=episode.traces,
             session=episode.ident,
-            resume=(ident or episode.ident) if episode.begun else "",
+            resume=(episode.told_ident(session) or episode.ident) if episode.begun else "",
             turns=turns,
             prompt=prompt,
         )
@@ -522,6 +546,7 @@ class AgentHarness:
     def _run(self, spec: EpisodeSpec, launch: Launch, url: str) -> Outcome:
         task = Path(spec.root) / "task"
         active = [spec.active_root] if spec.active_root is not None else []
+        note = spec.handoff_path.parent if spec.continuity_mode == "framework" else Path()
         return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
@@ -530,7 +555,10 @@ class AgentHarness:
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
-            writable=[spec.harness_root, launch.home.parent, launch.traces, *filter(Path.is_dir, [task])],
+            writable=[
+                *(spec.harness_root, launch.home.parent, launch.traces),
+                *filter(Path.is_dir, [task, *([note] if note.name else [])]),
+            ],
             readable=[*self._program().readable, *active],
             endpoint=url,
         )
@@ -624,13 +652,10 @@ class _Episode:
         self.traces = root / "traces" / f"ep{spec.episode:03d}"
         # the same when the trace is read again
         self.ident = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{root}/{spec.episode}"))
+        self.begun = False  # whether the session has
         self._phases: list[tuple[str, int]] = []
-        self._before = ""
-
-    @property
-    def begun(self) -> bool:
-        """Whether a phase of it has begun."""
-        return bool(self._phases)
+        self._before = self._earlier = ""  # what the log held before the part, and before the session
+        self._is_one = True
 
     def begin(self) -> None:
         """Start from nothing, whatever an earlier attempt left."""
@@ -639,6 +664,15 @@ class _Episode:
         for folder in (self.state, self.traces):
             remove(folder)
         for folder in (self.home, self.agent_home, self.temporary, self.traces):
+            folder.mkdir(parents=True)
+
+    def begin_session(self, phase: str) -> None:
+        """Begin a phase with a session, a home and a log of its own; what the earlier ones logged is kept."""
+        self._end_session()
+        self._earlier, self._is_one, self.begun = self._text(), False, False
+        self.ident = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.traces}/{phase}"))
+        remove(self.state)
+        for folder in (self.home, self.agent_home, self.temporary):
             folder.mkdir(parents=True)
 
     def write(self, files: Mapping[str, str]) -> None:
@@ -650,10 +684,19 @@ class _Episode:
 
     def end(self) -> None:
         """Only the log stays: what the agent kept elsewhere would be a memory that nobody measures."""
+        self._end_session()
         remove(self.state)
 
+    def _end_session(self) -> None:
+        """Remove the agent's own log of a phase's session, which is in the kept one."""
+        if not self._is_one and self.agent.log[0] == "traces":
+            with self._opened() as folder:
+                for name in os.listdir(folder) if folder is not None else ():  # noqa: PTH208 - by descriptor
+                    if fnmatch.fnmatch(name, self.agent.log[1].format(session=self.ident)):
+                        os.unlink(name, dir_fd=folder)
+
     def begin_phase(self, phase: str) -> None:
-        self._before = self._text()
+        self._before, self.begun = self._text(), True
         self._phases.append((phase, self._before.count("\n")))
         self._keep("phases.json", json.dumps(self._phases))
 
@@ -662,6 +705,12 @@ class _Episode:
         phases = self._phases or self._noted_phases()
         surface_of = surface_finder(self.harness, self.agent.surfaces, also=self.harness.with_name("active"))
         return self.agent.read(self._text(), phases, surface_of)
+
+    def told_ident(self, session: Session) -> str:
+        """The agent's own id of the session that goes on; empty when its log does not tell it."""
+        if self._is_one:
+            return session.ident
+        return self.agent.read(self._text()[len(self._earlier) :], [], lambda _: None).ident
 
     def keep_log(self, outcome: Outcome) -> str:
         """Keep what the agent has logged in the last phase.
@@ -674,19 +723,21 @@ class _Episode:
                 return "its folder is no folder any more"
         text = self._text()
         place, _ = self.agent.log
-        if place != "traces":
+        if place != "traces" or not self._is_one:
             if text != self._before:
                 return "what it held before the phase is not there any more"
             if place == "stdout":
                 text = self._before + _whole_lines(outcome.stdout)
             elif place == "document":
                 text = self._before + _one_line(self._logged_at_home())
+            elif place == "traces":
+                text = self._earlier + _whole_lines(self._text_of(self.agent.log[1].format(session=self.ident)))
             else:
-                text = self._logged_at_home()
+                text = self._earlier + self._logged_at_home()
             self._keep(_LOG, text)
         if not text.startswith(self._before):
             return "what it held before the phase is not there any more"
-        return self.agent.damage(text)
+        return self.agent.damage(text[len(self._earlier) :])
 
     def _logged_at_home(self) -> str:
         """The newest log below the agent's home; no link is followed."""
@@ -726,12 +777,16 @@ class _Episode:
     def _text(self) -> str:
         """The kept log's text; empty when there is none."""
         place, pattern = self.agent.log
+        kept = self._text_of(_LOG)
+        return kept or self._text_of(pattern.format(session=self.ident)) if place == "traces" and self._is_one else kept
+
+    def _text_of(self, pattern: str) -> str:
+        """The text of the first file beside the log whose name fits."""
         with self._opened() as folder:
             if folder is None:
                 return ""
-            wanted = pattern.format(session=self.ident) if place == "traces" else _LOG
             names = os.listdir(folder)  # noqa: PTH208 - by descriptor
-            found = sorted(name for name in names if fnmatch.fnmatch(name, wanted))
+            found = sorted(name for name in names if fnmatch.fnmatch(name, pattern))
             data = read_regular(found[0], _LOG_LIMIT, folder) if found else None
         return (data or b"").decode("utf-8", "replace")
 

@@ -15,11 +15,11 @@ from typing import Any
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.core.trees import remove
+from pytest_proteus.core.trees import read_regular, remove
 from pytest_proteus.harnesses.agent import Agent
 from pytest_proteus.harnesses.registry import BUILTIN, load
 from pytest_proteus.harnesses.session import Session, from_iso, from_milliseconds, mapping, records, string
-from pytest_proteus.harnesses.traces import read_regular, surface_finder
+from pytest_proteus.harnesses.traces import surface_finder
 
 #: How a value of the harness axis begins that names a folder of recordings.
 PREFIX = "replay:"

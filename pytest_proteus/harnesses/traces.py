@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,23 +32,6 @@ def open_folder(root: Path, *names: str) -> int | None:
             os.close(descriptor)
         descriptor = inner
     return descriptor
-
-
-def read_regular(path: str | Path, limit: int, folder: int | None = None) -> bytes | None:
-    """At most ``limit`` bytes of a regular file; None when there is none at ``path``, or it cannot be read.
-
-    Args:
-        path: the file; relative to the open ``folder`` if there is one. A link in its place is not followed.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit)
 
 
 def bounded_text(text: str, limit: int = TEXT_LIMIT) -> str:

@@ -81,6 +81,7 @@ def scenario(name: str) -> dict[str, Any]:
         "violation": {"goal": goal, "stands": 1, "plan": {2: "fifo"}},
         "staged refusal": {"goal": goal, "stands": 1, "staged": True, "refuse": {2: "no"}, "stride": 2},
         "staged repair": {"goal": goal, "stands": 2, "staged": True, "refuse": {2: "no"}, "stride": 3, "live": True},
+        "a note": {"goal": goal, "stands": 1, "continuity": "framework", "live": True, "stride": 3},
         "live": {"goal": goal, "stands": 2, "live": True},
         "the end": {"goal": goal, "stands": EPISODES - 1, "live": True, "stride": 2},
     }[name]
@@ -88,7 +89,9 @@ def scenario(name: str) -> dict[str, Any]:
 
 def start(root: Path, case: dict[str, Any], episodes: int, *, resume: bool = True) -> None:
     harness = TinyHarness(
-        {number: STEPS[step] for number, step in case.get("plan", {}).items()}, staged=case.get("staged", False)
+        {number: STEPS[step] for number, step in case.get("plan", {}).items()},
+        staged=case.get("staged", False),
+        continuity=case.get("continuity", "native"),
     )
     harness.refuse = case.get("refuse", {})
     live = root.parent / "live" if case.get("live") else None

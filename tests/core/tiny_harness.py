@@ -25,6 +25,7 @@ from pytest_proteus.core import (
     Visibility,
     run,
 )
+from pytest_proteus.core.continuity import Handoff
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError, PhaseTimeout
 
 Step = Callable[[EpisodeSpec], "EpisodeResult | None"]
@@ -67,10 +68,14 @@ class TinyHarness:
 
     name = "tiny"
 
-    def __init__(self, plan: Mapping[int, Step] | None = None, *, staged: bool = False) -> None:
+    def __init__(
+        self, plan: Mapping[int, Step] | None = None, *, staged: bool = False, continuity: str = "native"
+    ) -> None:
         self.plan = dict(plan or {})
+        self.continuity_mode = continuity
         self.staged_activation = staged
         self.log: list[Any] = []
+        self.notes: list[tuple[int, str, str]] = []
         self.specs: dict[int, EpisodeSpec] = {}
         self.bad_traces: set[int] = set()
         self.refuse: dict[int, str] = {}
@@ -100,7 +105,14 @@ class TinyHarness:
         (traces / f"log{spec.episode}.txt").write_text(digest)
         outcome = self.plan[spec.episode](spec) if spec.episode in self.plan else None
         counters = {"calls": spec.episode, "flag": True, "by": {"kind": 0.5, "text": "t"}, "list": [1]}
-        return outcome or EpisodeResult(spec.episode, True, 3, "", counters)
+        if self.continuity_mode != "framework":
+            return outcome or EpisodeResult(spec.episode, True, 3, "", counters)
+        note = Handoff(spec)
+        for phase in spec.phase_prompts:
+            self.notes.append((spec.episode, phase, note.path.read_text()))
+            note.path.write_text(f"note of {spec.episode} {phase}")
+            note.finish(phase, [])
+        return outcome or EpisodeResult(spec.episode, True, 3, "", counters, handoffs=note.phases)
 
     def read_trace(self, root: Path, episode: int) -> Sequence[ActionEvent]:
         self.log.append(("trace", episode))
@@ -159,7 +171,8 @@ def everything(root: Path) -> dict[str, Any]:
     """What a run leaves, clocks aside: equal between equal runs."""
     private = root.parent / ".proteus-records" / root.name
     lines: dict[str, list[dict[str, Any]]] = {}
-    for path in (private / "episodes.jsonl", private / "actions.jsonl", root.parent / f"{root.name}.jsonl"):
+    logs = [private / "episodes.jsonl", private / "actions.jsonl", root.parent / f"{root.name}.jsonl"]
+    for path in (*logs, *private.glob("handoffs.jsonl")):
         lines[path.name] = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines[path.name]:
             line.pop("ts", None)

@@ -58,13 +58,19 @@ def run(tmp_path):
     root = tmp_path / "live"
     (root / "harness").mkdir(parents=True)
 
-    def go(kind, phases=("act",), timeout=30.0, **env):
+    def go(kind, phases=("act",), timeout=30.0, handoff="", continuity_mode="native", **env):
         program = tmp_path / "agent"
-        program.write_text(CODEX if kind is CodexHarness else OPENCODE)
+        program.write_text(CODEX if issubclass(kind, CodexHarness) else OPENCODE)
         program.chmod(0o755)
         prompts = {phase: f"Now {phase}." for phase in phases}
         extra = {"SEEN": str(go.seen), **env}
-        spec = EpisodeSpec(root, 1, "some-model", prompts, extra_env=extra, phase_timeout=timeout)
+        spec = EpisodeSpec(
+            *(root, 1, "some-model", prompts),
+            extra_env=extra,
+            phase_timeout=timeout,
+            handoff=handoff,
+            continuity_mode=continuity_mode,
+        )
         return kind({"openai-responses": "http://127.0.0.1:1"}, program).run_episode(spec)
 
     go.root, go.seen = root, tmp_path / "seen"
@@ -138,6 +144,40 @@ def test_a_phase_without_turns_does_not_take_place(tmp_path):
     result, asked = counted(tmp_path, (1, 1, 1), max_turns=1)
     assert list(result.counters["phase_ends"].values()) == ["stop", "no_turns", "no_turns"]
     assert (asked, len((tmp_path / "seen").read_text().splitlines())) == (1, 1)
+
+
+class NotingCodex(CodexHarness):
+    continuity_mode = "framework"
+
+
+class NotingOpencode(OpencodeHarness):
+    continuity_mode = "framework"
+
+
+def test_under_framework_continuity_every_phase_is_a_session_and_a_note_goes_on(run):
+    write = "pathlib.Path('../handoff/note.md').write_text('from ' + prompt)"
+    result = run(NotingCodex, ("observe", "act"), CODE=write, handoff="earlier", continuity_mode="framework")
+    assert result.ok, result.error
+    seen = [json.loads(line) for line in run.seen.read_text().splitlines()]
+    assert ["resume" in one["argv"] for one in seen] == [False, False]
+    assert trace(CodexHarness, run.root) == [("observe", "said"), ("act", "said")]
+    assert [note["text"] for note in result.handoffs.values()] == ["from Now observe.\n", "from Now act.\n"]
+    assert result.counters["agent_log_tokens"] == {"input": 10, "output": 4}
+
+
+def test_under_framework_continuity_what_agents_print_is_one_log_as_well(run):
+    result = run(NotingOpencode, ("observe", "act"), LOG=ANSWER + STOP, continuity_mode="framework")
+    assert trace(OpencodeHarness, run.root) == [("observe", "said"), ("act", "said")]
+    assert "--session" not in run.seen.read_text()
+    assert [note["source"] for note in result.handoffs.values()] == ["calls", "calls"]
+
+
+def test_an_agents_own_memory_over_episodes_is_refused(run):
+    class Remembering(CodexHarness):
+        continuity_mode = "native"
+
+    with pytest.raises(ConfigurationError, match="continuity_mode must be 'none' or 'framework'"):
+        run(Remembering)
 
 
 def test_only_the_log_stays_of_what_lay_beside_the_harness(run):
