@@ -26,6 +26,8 @@ _FORMS = ("units:<surface>", "tool-calls", "tool-calls:<ceiling>", "step", "cont
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 Units = Mapping[str, Mapping[str, str]]
+#: What makes an evaluator of a form without its ``@visibility``, and of that.
+Form = Callable[[str, Visibility], EvaluatorSpec]
 
 
 def _built_in(run: Callable[[Sequence[ActionEvent], GoalContext], EvalResult]) -> Evaluator:
@@ -211,8 +213,17 @@ def _units_before(ctx: GoalContext, surfaces: Sequence[Surface]) -> Units:
 # ------------------------------------------------------------------------------------------------- the parser
 
 
-def parse_evaluator(text: str, surfaces: Sequence[Surface]) -> EvaluatorSpec:
+def parse_evaluator(
+    text: str,
+    surfaces: Sequence[Surface],
+    further: Mapping[str, Callable[[str, Visibility], EvaluatorSpec]] | None = None,
+) -> EvaluatorSpec:
     """The evaluator that ``text`` declares.
+
+    Args:
+        text: the form.
+        surfaces: declared surfaces of the harness.
+        further: first word of a form → what makes an evaluator of the whole form, for forms of other rooms.
 
     Forms: ``units:<surface>`` (its name or its subdir; the name is what gets recorded), ``tool-calls``,
     ``tool-calls:<ceiling>``, ``step``, ``contains:<relpath>:<needle>`` and ``package.module:function``, each with
@@ -223,6 +234,8 @@ def parse_evaluator(text: str, surfaces: Sequence[Surface]) -> EvaluatorSpec:
     """
     form, visibility = _split_visibility(text)
     head, _, rest = form.partition(":")
+    if further and head in further:
+        return further[head](form, visibility)
     if head == "units":
         return _parse_units(text, rest, visibility, surfaces)
     if head == "tool-calls":

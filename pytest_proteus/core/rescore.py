@@ -26,7 +26,7 @@ from pytest_proteus.core.trees import remove
 from pytest_proteus.core.units import UnitTables
 
 #: Built-in forms that read tables of units or the trace, and no file.
-_WITHOUT_TREE = ("units", "tool-calls", "step")
+_WITHOUT_TREE = ("units", "tool-calls", "step", "route")
 
 
 @dataclass

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_proteus.core.errors import GRADED, ConfigurationError
+from pytest_proteus.measure.student import quantile
 from pytest_proteus.measure.summary import (
     Estimate,
     Interval,
@@ -275,9 +276,7 @@ def _fieller(pairs: Sequence[tuple[float, float]], above: float, below: float, l
     )
     if v_aa <= 1e-30 * above * above and v_bb <= 1e-30 * below * below:
         return Unavailable("identical_values", n=n)
-    from scipy.special import stdtrit
-
-    t2 = float(stdtrit(n - 1, 0.5 + level / 2)) ** 2
+    t2 = quantile(0.5 + level / 2, n - 1) ** 2
     # below² r² - 2 above below r + above² <= t² (v_aa - 2 r v_ab + r² v_bb), solved for r
     a, b, c = below**2 - t2 * v_bb, above * below - t2 * v_ab, above**2 - t2 * v_aa
     root = b * b - a * c

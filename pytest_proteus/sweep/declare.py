@@ -20,6 +20,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
 from pytest_proteus.core.records import plain
 from pytest_proteus.scoring.evidence import check_command
+from pytest_proteus.scoring.routes import ROUTE, route_evaluator
 
 if TYPE_CHECKING:
     import pytest
@@ -48,6 +49,8 @@ SWEEP_KEYWORDS = (
 THRESHOLDS = ("at_least", "at_most", "above", "below", "equals")
 EVALUATOR_KEYWORDS = ("name", "kind", "visibility", "direction", "bounds", "timeout", "checks", "when", *THRESHOLDS)
 DIRECTIONS = ("higher", "lower", "neutral")
+#: First word of an evaluator's form → what reads it, beside the forms that ``core.evaluators`` has.
+FORMS = {ROUTE: route_evaluator}
 WHENS = ("last", "every")
 DEFAULT_TIMEOUT = 60.0
 
@@ -307,7 +310,7 @@ def _resolved(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> EvaluatorSpec
         return replace(mark.spec, **options)
     if isinstance(mark.spec, str):
         try:
-            parsed = parse_evaluator(mark.spec, surfaces)
+            parsed = parse_evaluator(mark.spec, surfaces, FORMS)
         except ConfigurationError as error:
             raise ConfigurationError(f"{mark.where}: evaluator {mark.spec!r}: {error}") from error
         if is_built_in(parsed.run):
