@@ -185,14 +185,18 @@ def gate(request: pytest.FixtureRequest) -> Gates:
 def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
     """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs.
 
-    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too.
+    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too. ``metric``
+    may also be a number of whole runs, such as ``usage.total_tokens``.
     """
-    from pytest_proteus.measure.statistic import score_at
+    from pytest_proteus.measure.statistic import number_over, score_at
 
     session = sweep_session(request.config)
 
     def score(metric: str, arm: str | None = None, episode: int | str = "last") -> Any:
-        spec = sweep.evaluator(metric)
+        try:
+            spec = sweep.evaluator(metric)
+        except LookupError:
+            return session.statistic(sweep, number_over(sweep.metric(metric), arm, episode))
         of = score_at(metric, arm, episode, direction=spec.direction, bounds=spec.bounds)
         return session.statistic(sweep, of)
 

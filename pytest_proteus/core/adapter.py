@@ -103,6 +103,7 @@ class EpisodeSpec:
         active_root: a frozen copy of the accepted state to run from, for adapters with staged activation.
         phase_timeout: wall-clock limit of one phase, in seconds.
         handoff: under framework continuity, the note that the last complete episode left; empty for none.
+        meter: a ``metering.spans.Meter`` through which calls of a model go; None where nothing is metered.
     """
 
     root: Path
@@ -121,6 +122,7 @@ class EpisodeSpec:
     active_root: Path | None = None
     phase_timeout: float = 1800.0
     handoff: str = ""
+    meter: Any = None
 
     @property
     def handoff_path(self) -> Path:

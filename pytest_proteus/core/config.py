@@ -63,6 +63,7 @@ class RunConfig:
     should_stop: Callable[[], bool] | None = None
     extra_env: Mapping[str, str] = field(default_factory=dict)
     evolves: bool = True
+    meter: Any = None
 
 
 @dataclass

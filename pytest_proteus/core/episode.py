@@ -462,6 +462,7 @@ class _Run:
             active_root=self._activate() if self.staged else None,
             phase_timeout=cfg.phase_timeout,
             handoff=self.handoff,
+            meter=cfg.meter,
         )
 
     def _trace(self, number: int) -> Sequence[ActionEvent] | _Failure:

@@ -30,6 +30,7 @@ from pytest_proteus.core.trees import read_regular, remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
 from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
 from pytest_proteus.harnesses.traces import bounded_text, open_folder, surface_finder
+from pytest_proteus.metering.spans import Span, path_of
 from pytest_proteus.sandbox import LocalSandbox, Outcome, Sandbox
 from pytest_proteus.sandbox.none import SupervisorLost
 from pytest_proteus.sandbox.relay import Relay, relay_to
@@ -59,6 +60,9 @@ _VENDORS: Mapping[str, tuple[str, str]] = {
 _VERSIONS = {"anthropic": "/v1", "openai-responses": "/v1", "openai-chat": "/v1", "gemini": "/v1beta"}
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: How a span ends by ``EpisodeResult.error_class``; by no other than that of how the agent ended.
+_SPAN_STATES = {"abort": "abort", "timeout": "timeout"}
+
 _LOG = "log.jsonl"
 _LOG_LIMIT = 1 << 28
 _STDOUT_LIMIT = 1 << 26
@@ -127,7 +131,7 @@ class Launch:
     @property
     def versioned_url(self) -> str:
         """The base URL with the version that its wire has, for clients that do not add it themselves."""
-        has_none = self.wire == "anthropic" or not urlsplit(self.url).path
+        has_none = self.wire == "anthropic" or not path_of(self.url)
         return self.url + _VERSIONS[self.wire] if self.url and has_none else self.url
 
 
@@ -236,6 +240,7 @@ class AgentHarness:
     disposition_in_files = False
     deterministic = False
     seeded = False
+    _span: Span | None = None
 
     def __init__(
         self,
@@ -385,6 +390,12 @@ class AgentHarness:
             PhaseTimeout: a phase ran out of time.
             ConfigurationError: no model, no agent, no key, or a version whose log cannot be read.
         """
+        with self._metered(spec) as ended:
+            result = self._run_phases(spec)
+            ended.append("complete" if result.ok else _SPAN_STATES.get(result.error_class, "errored"))
+        return result
+
+    def _run_phases(self, spec: EpisodeSpec) -> EpisodeResult:
         if not spec.model:
             raise ConfigurationError(
                 f"harness {self.name} needs a model: name one with --proteus-model or a model axis"
@@ -493,6 +504,30 @@ class AgentHarness:
         """What the agent's log says of an episode; empty when there is none."""
         return _Episode(EpisodeSpec(Path(root), episode, "", {}), self.agent).session().events
 
+    @contextlib.contextmanager
+    def _metered(self, spec: EpisodeSpec) -> Iterator[list[str]]:
+        """Meter the calls of an episode; who uses it appends how the agent ended."""
+        ended: list[str] = []
+        if spec.meter is None or not spec.model:
+            yield ended
+            return
+        upstream = self._endpoint(spec.model)[1]
+        self._span = spec.meter.open(spec.episode, agent=self.name, model=spec.model, upstream=upstream)
+        try:
+            yield ended
+        except PhaseTimeout:
+            ended.append("timeout")
+            raise
+        except KeyboardInterrupt:
+            ended.append("abort")
+            raise
+        finally:
+            span, self._span = self._span, None
+            log: Mapping[str, int] | None = None
+            with contextlib.suppress(ConfigurationError):
+                log = _Episode(spec, self.agent).session().tokens
+            span.close(ended[-1] if ended else "errored", log)
+
     def _program(self) -> FoundAgent:
         """The agent on this machine.
 
@@ -532,16 +567,17 @@ class AgentHarness:
         )
 
     def _endpoint(self, model: str) -> tuple[str, str, str]:
-        """Wire, base URL and model's name: as given, or at the vendor whose key is in the environment."""
+        """Wire, base URL and model's name: as given, or at the vendor whose key is in the environment; the URL is that
+        of the meter while an episode is metered."""
         if self._url or self._is_free:
-            return self.wire, self._url, model
+            return self.wire, self._span.url if self._span else self._url, model
         wire = _keyed_wire(self.agent.wires, model)
         if not wire:
             raise ConfigurationError(
                 self.unconfigured(model) or f"harness {self.name} has no model endpoint and no key"
             )
         url, prefix = _VENDORS[wire]
-        return wire, _base_url(url, wire), model.removeprefix(prefix)
+        return wire, self._span.url if self._span else _base_url(url, wire), model.removeprefix(prefix)
 
     def _run(self, spec: EpisodeSpec, launch: Launch, url: str) -> Outcome:
         task = Path(spec.root) / "task"

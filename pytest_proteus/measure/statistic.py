@@ -17,6 +17,7 @@ from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.records import plain
 from pytest_proteus.core.snapshot import SnapshotError
 from pytest_proteus.measure import sweeps
+from pytest_proteus.measure.metrics import Metric
 from pytest_proteus.measure.strata import by_stratum as regrouped
 from pytest_proteus.measure.summary import Bounds
 from pytest_proteus.measure.sweeps import FinishedRun
@@ -151,6 +152,17 @@ def score_at(metric: str, arm: str | None, episode: int | str, *, direction: str
     told = "mean score over runs at one episode; a run that did not get there is missing"
     name = f"scores {metric}[{arm}] at {episode}" if arm else f"scores {metric} at {episode}"
     return Statistic(name, of, direction, "score", told, across_tasks=True)
+
+
+def number_over(metric: Metric, arm: str | None, episode: int | str) -> Statistic:
+    """``scores`` of a number that every run has; see ``sweeps.number_estimate``."""
+
+    def of(runs: Sequence[Any], _: Any) -> Any:
+        return sweeps.number_estimate([run for run in runs if arm in (None, run.arm)], metric, episode)
+
+    told = "mean over whole runs; a run that does not have the number is missing"
+    name = f"scores {metric.name}[{arm}] at {episode}" if arm else f"scores {metric.name} at {episode}"
+    return Statistic(name, of, metric.direction, metric.name, told, across_tasks=True)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pytest_proteus.measure.audit import Audit, audit_run
 from pytest_proteus.measure.crystallize import Fidelity, JointFidelity, arm_shift, fidelity, joint_fidelity
 from pytest_proteus.measure.distance import path_length_of_run
 from pytest_proteus.measure.episodes import SeparationCourse, separation_by_episode
+from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe
 from pytest_proteus.measure.missing import bounded
 from pytest_proteus.measure.strata import by_arm
 from pytest_proteus.measure.stream import BetweenWithin, Reliability, Stream, reliability, separation, tool_stream
@@ -193,6 +194,22 @@ def score_estimate(
         observations.append(_observation(run, value, reason))
     clusters = [run.seed for run in runs] if len({run.task for run in runs}) > 1 else None
     return _estimated(observations, direction, f"score of {metric}", bounds, clusters)
+
+
+def number_estimate(runs: Sequence[MeasuredRun], metric: Metric, episode: int | str = "last") -> Estimate | Unavailable:
+    """The mean over runs of a number that every run has, such as ``usage.total_tokens``; see ``measure.metrics``.
+
+    Raises:
+        ConfigurationError: another episode than ``last``: these numbers are of whole runs.
+    """
+    if episode != "last":
+        raise ConfigurationError(f"{metric.name} is a number of whole runs: leave episode={episode!r} out")
+    observations = []
+    for run in runs:
+        value, reason = observe(run, metric, run.episodes)
+        observations.append(_observation(run, value, reason))
+    clusters = [run.seed for run in runs] if len({run.task for run in runs}) > 1 else None
+    return _estimated(observations, metric.direction, metric.name, metric.bounds, clusters)
 
 
 def audits(runs: Sequence[FinishedRun], outside: Sequence[str] = ()) -> dict[str, Audit | Unavailable]:
@@ -388,7 +405,7 @@ def _why(run: FinishedRun, episode: int, otherwise: str) -> str:
     return otherwise
 
 
-def _observation(run: FinishedRun, value: float | None, reason: str) -> Observation:
+def _observation(run: FinishedRun | MeasuredRun, value: float | None, reason: str) -> Observation:
     return Observation(value, run.harness, run.arm, run.seed, run.run_id, reason, run.task)
 
 

@@ -65,12 +65,34 @@ def arm_entries(runs: Sequence[Mapping[str, Any]], evaluators: Sequence[str]) ->
     return {
         key: {
             "metrics": {name: metric([last_score(run, name) for run in group]) for name in evaluators},
-            "usage": fields(None, USAGE),
+            "usage": fields(usage_together([run["usage"] for run in group]), USAGE),
             "success_rate": None,
             "cost_per_success": None,
         }
         for key, group in runs_by_arm(runs).items()
     }
+
+
+def usage_together(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What runs used together, of those whose total is known; ``discrepancy`` says how many those are, and how many
+    others something was to be metered of. Nothing where that is none."""
+    metered = [usage for usage in usages if usage["token_source"] is not None]
+    known = [usage for usage in metered if usage["total_tokens"] is not None]
+    if not metered:
+        return {}
+    summed = [name for name in USAGE if name.endswith("_tokens") or name in ("cost_usd", "requests")]
+    together: dict[str, Any] = {}
+    for name in summed:
+        told = [usage[name] for usage in known]
+        # a cost that is not known of one of them is not known of all together
+        whole = told and None not in told if name == "cost_usd" else any(item is not None for item in told)
+        together[name] = math.fsum(told) if whole and name == "cost_usd" else sum(filter(None, told)) if whole else None
+    for name in ("token_source", "price_source"):
+        found = sorted({usage[name] for usage in known if usage[name]})
+        together[name] = ", ".join(found) or None
+    if not known:
+        together["token_source"] = "unmeasured"
+    return {**together, "discrepancy": {"n": len(known), "n_missing": len(metered) - len(known)}}
 
 
 def last_score(run: Mapping[str, Any], evaluator: str) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_proteus.core.errors import STATES
 from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
 from pytest_proteus.core.records import read_jsonl, read_records, read_rescores, with_versions
+from pytest_proteus.metering.totals import usage_of
 from pytest_proteus.report.shape import (
     UNREADABLE,
     anything,
@@ -57,6 +58,8 @@ class Runs:
         self.versions = {name: version for name, version in versions.items() if isinstance(version, str) and version}
         self.reported = reported_sessions(out, problems)
         self.changed_outside: dict[str, list[str]] = {}  # of the runs that have an entry
+        used = attempt(lambda: usage_of(out), {}, f"sweep {name}: what its runs used cannot be read", problems)
+        self._usage = {run_id: found.entry() for run_id, found in used.items()}
 
     def entry(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """One run of the report."""
@@ -88,7 +91,7 @@ class Runs:
             "violations": sum(len(listed(item.get("violations"))) for item in records),
             "evaluators": measured,
             "counters": dict(mapping(record.counters)),
-            "usage": fields(None, USAGE),
+            "usage": fields(self._usage.get(run_id), USAGE),
             "started_at": number(record.started_at),
             "seconds": number(record.seconds),
             "working_seconds": math.fsum(seconds) if seconds else None,

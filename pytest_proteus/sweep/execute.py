@@ -19,6 +19,7 @@ from pytest_proteus.core.config import RunConfig, RunResult
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl, read_records, read_trace
+from pytest_proteus.metering.spans import Meter
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
 from pytest_proteus.scoring.evidence import TESTS, TestCommand
@@ -199,7 +200,13 @@ def run_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bool
         live_root=live_root(out, run_id),
         should_stop=should_stop,
         evolves=cell.arm_value.evolves,
+        meter=meter(out, run_id),
     )
+
+
+def meter(out: Path, run_id: str) -> Meter:
+    """What a run's calls of a model are metered with; nothing is started before the first of them."""
+    return Meter(out, run_id)
 
 
 def live_root(out: Path, run_id: str) -> Path:

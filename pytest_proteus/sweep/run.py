@@ -19,6 +19,7 @@ from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
 from pytest_proteus.core.records import plain, read_records, read_rescores, read_trace, with_versions
 from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
 from pytest_proteus.measure.strata import by_arm, by_stratum
+from pytest_proteus.metering.totals import RunUsage, usage_of
 from pytest_proteus.sweep.declare import AXES, nearest
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -40,7 +41,7 @@ class Run:
         error: one sentence; empty when there was none.
         counters: the adapter's counters, summed over episodes.
         evaluators: name → version of the attached evaluators; results of other versions are not theirs.
-        usage: metered tokens; None where nothing was metered.
+        usage: what the calls of its model used; None for a harness that calls none, or none that could be metered.
         seconds: wall time of all attempts; None where nobody took it.
     """
 
@@ -58,7 +59,7 @@ class Run:
     error: str
     counters: Mapping[str, Any]
     evaluators: Mapping[str, str]
-    usage: None = None
+    usage: RunUsage | None = None
     seconds: float | None = None
 
     @cached_property
@@ -147,15 +148,17 @@ def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord) -> Run:
     """A ``Run`` from how its cell stands."""
     labels = {axis: getattr(cell, axis) for axis in AXES}
     versions = {spec.name: spec.version for spec in plan.specs[cell.harness]}
-    return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, versions)
+    usage = usage_of(out, [record.run_id]).get(record.run_id)
+    return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, versions, usage)
 
 
 def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
     """The runs that a sweep folder's manifest plans, as they stand on disk.
 
     Raises:
-        RecordError: a cell's file cannot be read.
+        RecordError: a cell's file, or the usage store, cannot be read.
     """
+    used = usage_of(out)
     return [
         _run(
             {axis: cell.get(axis) for axis in (*AXES, "axes")},
@@ -165,13 +168,21 @@ def runs_of(out: Path, manifest: Mapping[str, Any]) -> list[Run]:
             else CellRecord(cell["id"], "not_run"),
             manifest["episodes"],
             {name: str(entry.get("version") or "") for name, entry in manifest["evaluators"].items()},
+            used.get(cell["id"]),
         )
         for cell in manifest["runs"]
         for record in [read_cell(out, cell["id"])]
     ]
 
 
-def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int, evaluators: Mapping[str, str]) -> Run:
+def _run(
+    labels: Mapping[str, Any],
+    out: Path,
+    record: CellRecord,
+    episodes: int,
+    evaluators: Mapping[str, str],
+    usage: RunUsage | None,
+) -> Run:
     error = record.error or {}
     message = str(error.get("message") or "")
     return Run(
@@ -185,6 +196,7 @@ def _run(labels: Mapping[str, Any], out: Path, record: CellRecord, episodes: int
         counters=record.counters,
         evaluators=dict(evaluators),
         seconds=record.seconds,
+        usage=usage,
     )
 
 

@@ -21,6 +21,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
+from pytest_proteus.metering import spans
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.attainable import p_min, power, power_lines
 from pytest_proteus.sweep.baseline import Against
@@ -672,6 +673,7 @@ class SweepSession:
             self._old_sigterm = None
         if self.report is not None:
             self._note_reported()
+        spans.close()
         for out in self._held:
             let_go(out)
         if not self.identity.is_worker and self.folder.path.exists():
