@@ -625,7 +625,7 @@ class AgentHarness:
         for name in names:
             if os.environ.get(name):
                 return {names[0]: os.environ[name]}
-        if _is_loopback(self._url):
+        if is_loopback(self._url):
             return {names[0]: "none"}
         raise ConfigurationError(
             f"harness {self.name}: the endpoint {self._url} needs a key in the environment variable "
@@ -918,12 +918,13 @@ def _base_url(url: str, wire: str) -> str:
 
 def _network(url: str) -> dict[str, str]:
     """What of our environment a way to ``url`` may need."""
-    if url and _is_loopback(url):
+    if url and is_loopback(url):
         return {}
     return {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine."""
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
 

@@ -27,6 +27,7 @@ BUILTIN: Mapping[str, Factory] = MappingProxyType(
         "codex": "pytest_proteus.harnesses.codex:CodexHarness",
         "copilot": "pytest_proteus.harnesses.copilot:CopilotHarness",
         "gemini": "pytest_proteus.harnesses.gemini:GeminiHarness",
+        "llm": "pytest_proteus.harnesses.llm:LlmHarness",
         "mini-swe-agent": "pytest_proteus.harnesses.mini_swe_agent:MiniSweAgentHarness",
         "minimal": "pytest_proteus.harnesses.minimal:MinimalHarness",
         "opencode": "pytest_proteus.harnesses.opencode:OpencodeHarness",

@@ -295,14 +295,18 @@ def _is_below(path: str, base: str) -> bool:
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
     if scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-    more = os.environ.get("NODE_EXTRA_CA_CERTS", "")  # what the agents themselves would trust besides
-    return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=_trusted(more))
+    return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=trusted())
+
+
+def trusted() -> ssl.SSLContext:
+    """Whom to believe: whom this machine does, and whom the agents themselves would besides."""
+    return _trusted(os.environ.get("NODE_EXTRA_CA_CERTS", ""))
 
 
 @functools.lru_cache(maxsize=1)
 def _trusted(more: str) -> ssl.SSLContext:
     """Whom to believe; reading all certificates takes some 20 ms, which not every call need pay."""
-    trusted = ssl.create_default_context()
+    context = ssl.create_default_context()
     if more:
-        trusted.load_verify_locations(more)
-    return trusted
+        context.load_verify_locations(more)
+    return context

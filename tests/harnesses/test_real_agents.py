@@ -26,6 +26,7 @@ MODELS = {
     "codex": "gpt-5.5",
     "copilot": "claude-sonnet-4.5",
     "gemini": "gemini-2.5-flash",
+    "llm": "some-model",
     "opencode": "some-model",
     "pi": "some-model",
     "qwen": "some-model",
@@ -114,7 +115,7 @@ def said(server: ModelServer, *parts: str) -> str:
     return " ".join(map(str, [*bodies, *(one.headers for one in server.requests)])).lower()
 
 
-@agents("claude", "codex", "opencode", "pi")
+@agents("claude", "codex", "llm", "opencode", "pi")
 def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_every_agent(name, root):
     with ModelServer(session(name, root)) as server:
         adapter = harness(name, server)
