@@ -90,7 +90,10 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
 
 
 def _read_end(session: Session, phase: str, record: Mapping[str, Any]) -> None:
-    stats = mapping(record.get("stats"))
+    stats = dict(mapping(record.get("stats")))
+    total, given = stats.get("total_tokens"), stats.get("input_tokens")
+    if isinstance(total, int) and isinstance(given, int):
+        stats["output_tokens"] = total - given  # with what it thought, which it tells nowhere else
     if any(stats.get(name) for name in _TOKENS):  # zeros alone are none that anybody counted
         session.add_tokens(stats, _TOKENS)
     if record.get("status") == "success":

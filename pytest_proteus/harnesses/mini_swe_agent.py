@@ -34,7 +34,7 @@ _LOG = "trajectory.json"
 #: Wire protocol → how litellm, which it asks models through, calls the provider.
 _PROVIDERS = {"openai-chat": "openai", "anthropic": "anthropic"}
 
-_TOKENS = {"prompt_tokens": "input", "completion_tokens": "output"}
+_TOKENS = {"uncached": "input", "completion_tokens": "output", "cached": "cache_read", "written": "cache_write"}
 
 _ENDS = {"Submitted": "stop", "LimitsExceeded": "limit"}
 
@@ -97,7 +97,7 @@ def _read_message(transcript: Transcript, phase: str, message: Mapping[str, Any]
         turn = transcript.session.finish_turn(phase)
         time = mapping(extra.get("response")).get("created")
         seconds = float(time) if isinstance(time, (int, float)) and not isinstance(time, bool) else None
-        transcript.session.add_tokens(mapping(extra.get("response")).get("usage"), _TOKENS)
+        transcript.session.add_tokens(_apart(mapping(mapping(extra.get("response")).get("usage"))), _TOKENS)
         transcript.say(turn, phase, text_of(message.get("content")), seconds)
         for call in objects(message.get("tool_calls")):
             function = mapping(call.get("function"))
@@ -109,6 +109,23 @@ def _read_message(transcript: Transcript, phase: str, message: Mapping[str, Any]
         transcript.result(str(message.get("tool_call_id")), output, extra.get("returncode") not in (0, None))
     elif role not in ("system", "user", "exit"):
         transcript.session.unknown_records += 1
+
+
+def _apart(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens as litellm tells them for all providers, with those of the cache apart from the prompt."""
+    details = mapping(usage.get("prompt_tokens_details"))
+    prompt, cached, written = (
+        usage.get("prompt_tokens"),
+        details.get("cached_tokens"),
+        usage.get("cache_creation_input_tokens"),
+    )
+    inside = sum(part for part in (cached, written) if isinstance(part, int))
+    return {
+        **usage,
+        "uncached": prompt - inside if isinstance(prompt, int) else None,
+        "cached": cached,
+        "written": written,
+    }
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:

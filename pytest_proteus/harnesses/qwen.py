@@ -74,6 +74,7 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
     transcript = Transcript()
     session = transcript.session
     answering = False
+    usages: dict[str, Any] = {}  # of a session, which goes on from phase to phase, the last one holds all before
     for phase, record in records(text, phases, session):
         kind, content = record.get("type"), mapping(record.get("message")).get("content")
         if kind == "assistant":
@@ -87,6 +88,9 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
                     failed = part.get("is_error") is True
                     transcript.result(str(part.get("tool_use_id")), text_of(part.get("content")), failed)
         elif kind == "result":
+            usage = mapping(record.get("usage"))
+            if any(usage.get(name) for name in _TOKENS):  # zeros alone are none that anybody counted
+                usages[str(record.get("session_id"))] = usage
             _read_end(session, phase, record)
         elif kind == "system":
             if record.get("subtype") == "init":
@@ -95,6 +99,8 @@ def read_session(text: str, phases: Phases, surface_of: SurfaceOf) -> Session:
         elif kind != "stream_event":
             session.unknown_records += 1
         answering = kind == "assistant" or (answering and kind == "stream_event")
+    for usage in usages.values():
+        session.add_tokens(_apart(usage), _TOKENS)
     return transcript.close(surface_of)
 
 
@@ -109,13 +115,15 @@ def _read_parts(transcript: Transcript, phase: str, content: Any) -> None:
             transcript.call(str(part.get("id")), Call(turn, phase, str(part.get("name", "")), given, named, None))
 
 
-def _read_end(session: Session, phase: str, record: Mapping[str, Any]) -> None:
-    usage = dict(mapping(record.get("usage")))
+def _apart(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens with those of the cache apart from the input."""
     given, cached = usage.get("input_tokens"), usage.get("cache_read_input_tokens")
     if isinstance(given, int) and isinstance(cached, int):
-        usage["input_tokens"] = given - cached
-    if any(usage.get(name) for name in _TOKENS):  # zeros alone are none that anybody counted
-        session.add_tokens(usage, _TOKENS)
+        return {**usage, "input_tokens": given - cached}
+    return dict(usage)
+
+
+def _read_end(session: Session, phase: str, record: Mapping[str, Any]) -> None:
     if record.get("is_error") is not True:
         session.end(phase, "stop")
         return
