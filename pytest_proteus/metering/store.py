@@ -75,10 +75,11 @@ _VERSIONS = (
     CREATE INDEX usage_of_task ON token_usage (task_id, began);
     CREATE INDEX usage_in_time ON token_usage (began);
     CREATE TABLE folded (
-        span TEXT PRIMARY KEY,
+        span TEXT, model TEXT,
         requests INTEGER NOT NULL, answered INTEGER NOT NULL, untold INTEGER NOT NULL, cut INTEGER NOT NULL,
         input INTEGER, output INTEGER, cache_read INTEGER, cache_write INTEGER, reasoning INTEGER
     );
+    CREATE INDEX folded_of_span ON folded (span);
     """,
 )
 VERSION = len(_VERSIONS)
@@ -374,10 +375,10 @@ def fold(connection: sqlite3.Connection, most: int) -> int:
                 break
             sums = ", ".join(f"sum({kind})" for kind in KINDS)
             connection.execute(
-                f"INSERT OR IGNORE INTO folded (span, requests, answered, untold, cut, {_COLUMNS}) "
-                f"SELECT span, count(*), sum(status < 300 AND state = 'complete'), "
+                f"INSERT INTO folded (span, model, requests, answered, untold, cut, {_COLUMNS}) "
+                f"SELECT span, model, count(*), sum(status < 300 AND state = 'complete'), "
                 f"sum(status < 300 AND state = 'complete' AND (input IS NULL OR output IS NULL)), "
-                f"sum(state IN ('cut', 'open')), {sums} FROM token_usage WHERE span = ? GROUP BY span",
+                f"sum(state IN ('cut', 'open')), {sums} FROM token_usage WHERE span = ? GROUP BY span, model",
                 (span,),
             )
             gone += connection.execute("DELETE FROM token_usage WHERE span = ?", (span,)).rowcount

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.errors import RecordError
+from pytest_proteus.metering.prices import Prices, prices_of
 from pytest_proteus.metering.store import NAME, check_version
 from pytest_proteus.metering.usage import KINDS
 
@@ -38,7 +40,8 @@ class RunUsage:
         discrepancy: ``badge`` (``reconciled``, ``log-fallback``, ``discrepancy``, ``wire-only`` or ``unmeasured``),
             ``reason`` of what is unmeasured, ``differences`` (kind → ``wire`` and ``log``), ``cut_requests`` (replies
             that broke off: what they had told until then is counted), ``untold_requests`` (whole replies that did not
-            tell their cost), ``known`` (what is known of the total where that is not).
+            tell their cost), ``known`` (what is known of the total where that is not), ``unpriced_models`` (for
+            which no price is known).
     """
 
     input_tokens: int | None = None
@@ -62,6 +65,7 @@ class RunUsage:
 class _Span:
     """One span with the sums of its rows."""
 
+    model: str
     bound: bool
     state: str
     log: Mapping[str, int] | None
@@ -71,8 +75,10 @@ class _Span:
     untold: int = 0
     cut: int = 0
     sums: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(KINDS))
+    parts: list[Mapping[str, Any]] = field(default_factory=list)  # the same by model and length of prompts
 
     def add(self, sums: Mapping[str, Any]) -> None:
+        self.parts.append(sums)
         for name in ("requests", "answered", "untold", "cut"):
             setattr(self, name, getattr(self, name) + (sums[name] or 0))
         for kind in KINDS:
@@ -80,17 +86,18 @@ class _Span:
                 self.sums[kind] = (self.sums[kind] or 0) + sums[kind]
 
 
-#: Sums over the rows of each span. A reply counts as whole when its status is good and it did not break off; one whose
-#: counts were on record before its end was seen is whole, too.
+#: Sums over the rows of each span, model, and number of limits of length that their prompts pass. A reply counts as
+#: whole when its status is good and it did not break off, or when its counts were on record before its end was seen.
 _SUMS = f"""
-SELECT span, count(*) AS requests,
+SELECT span, model, {{passed}} AS passed, count(*) AS requests,
     sum(status < 300 AND (state = 'complete' OR input IS NOT NULL AND output IS NOT NULL)) AS answered,
     sum(status < 300 AND state = 'complete' AND (input IS NULL OR output IS NULL)) AS untold,
     sum(state = 'cut' OR state = 'open' AND (input IS NULL OR output IS NULL)) AS cut,
     {", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)}
-FROM token_usage WHERE source = 'wire' AND span IN (SELECT id FROM spans WHERE run_id IN ({{runs}})) GROUP BY span
+FROM token_usage WHERE source = 'wire' AND span IN (SELECT id FROM spans WHERE run_id IN ({{runs}}))
+GROUP BY span, model, passed
 UNION ALL
-SELECT span, requests, answered, untold, cut, {", ".join(KINDS)}
+SELECT span, model, 0, requests, answered, untold, cut, {", ".join(KINDS)}
 FROM folded WHERE span IN (SELECT id FROM spans WHERE run_id IN ({{runs}}))
 """
 
@@ -114,8 +121,9 @@ def usage_of(out: Path, run_ids: Sequence[str] | None = None) -> dict[str, RunUs
             known = [row[0] for row in connection.execute("SELECT DISTINCT run_id FROM spans WHERE run_id NOT NULL")]
             wanted = [run for run in known if run_ids is None or run in run_ids]
             found: dict[str, RunUsage] = {}
+            prices = prices_of(out)
             for start in range(0, len(wanted), 500):
-                found |= _read(connection, wanted[start : start + 500])
+                found |= _read(connection, wanted[start : start + 500], prices)
             return found
     except sqlite3.Error as error:
         raise RecordError(f"the usage store {path} cannot be read: {error}") from error
@@ -138,19 +146,21 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _read(connection: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, RunUsage]:
+def _read(connection: sqlite3.Connection, run_ids: Sequence[str], prices: Prices) -> dict[str, RunUsage]:
     marks = ", ".join("?" * len(run_ids))
     connection.execute("BEGIN")
     spans: dict[str, _Span] = {}
     of_run: dict[str, list[_Span]] = defaultdict(list)
     for row in connection.execute(f"SELECT * FROM spans WHERE run_id IN ({marks})", run_ids):
-        span = _Span(bool(row["bound"]), row["state"], _log(row["log"]), row["note"] or "")
+        span = _Span(row["model"] or "", bool(row["bound"]), row["state"], _log(row["log"]), row["note"] or "")
         spans[row["id"]] = span
         of_run[row["run_id"]].append(span)
-    for row in connection.execute(_SUMS.format(runs=marks), [*run_ids, *run_ids]):
+    prompt = "coalesce(input, 0) + coalesce(cache_read, 0) + coalesce(cache_write, 0)"
+    passed = " + ".join([f"({prompt} > {limit})" for limit in prices.limits]) or "0"
+    for row in connection.execute(_SUMS.format(runs=marks, passed=passed), [*run_ids, *run_ids]):
         spans[row["span"]].add(dict(row))
     connection.execute("COMMIT")
-    return {run_id: combined(found) for run_id, found in of_run.items()}
+    return {run_id: combined(found, prices) for run_id, found in of_run.items()}
 
 
 def _log(text: str | None) -> Mapping[str, int] | None:
@@ -158,7 +168,7 @@ def _log(text: str | None) -> Mapping[str, int] | None:
     return value if isinstance(value, dict) and value else None
 
 
-def combined(spans: Iterable[_Span]) -> RunUsage:
+def combined(spans: Iterable[_Span], prices: Prices) -> RunUsage:
     """What the spans of one run come to."""
     spans = list(spans)
     requests = sum(span.requests for span in spans)
@@ -209,6 +219,9 @@ def combined(spans: Iterable[_Span]) -> RunUsage:
     if not whole:
         told |= {"known": total, "reason": "some replies did not tell their cost"}
         totals, total = dict.fromkeys(KINDS), None
+    cost, sources, unpriced = _cost(spans, prices) if total is not None else (None, (), ())
+    if unpriced:
+        told["unpriced_models"] = list(unpriced)
     source = "log" if not requests else "wire+log" if compared else "wire"
     return RunUsage(
         input_tokens=totals["input"],
@@ -217,10 +230,38 @@ def combined(spans: Iterable[_Span]) -> RunUsage:
         cache_write_tokens=totals["cache_write"],
         reasoning_tokens=totals["reasoning"],
         total_tokens=total,
+        cost_usd=cost,
+        price_source=", ".join(sources) or None,
         requests=requests if seen else None,
         token_source=source if whole else "unmeasured",
         discrepancy=told,
     )
+
+
+def _cost(spans: Iterable[_Span], prices: Prices) -> tuple[float | None, Sequence[str], Sequence[str]]:
+    """US dollars, where the prices are from, and the models that have none, for which there is no cost at all."""
+    costs: list[float] = []
+    sources: set[str] = set()
+    unpriced: set[str] = set()
+    for span in spans:
+        counts, _, filled = _of_span(span)
+        parts: list[Mapping[str, Any]] = span.parts
+        if filled or not parts:  # the log does not say which call it was
+            parts = [{"model": span.model, "passed": 0, **counts}]
+        for part in parts:
+            if not any(part[kind] for kind in KINDS):
+                continue
+            known = {**part, "input": part["input"] or 0, "output": part["output"] or 0}
+            passed = part["passed"]
+            cost = prices.cost(part["model"] or "", known, prices.limits[passed - 1] + 1 if passed else 0)
+            if cost is None:
+                unpriced.add(part["model"] or "(not named)")
+            else:
+                costs.append(cost)
+                sources.add(prices.sources[prices.of(part["model"])])
+    if unpriced or not costs:
+        return None, (), sorted(unpriced)
+    return math.fsum(costs), sorted(sources), ()
 
 
 def _unmeasured(span: _Span) -> str:

@@ -61,6 +61,7 @@ _VALUES = {
         "N",
         "cells that may be missing, as a number or a percentage such as 5%% (default: 0)",
     ),
+    "prices": ("string", "", "FILE", "prices of models over the package's own; see docs/metering.md"),
     "save": ("string", "", "NAME", "save what this session measures as the baseline NAME"),
     "compare": ("string", "", "NAME|PATH", "hold this session against a saved baseline"),
 }

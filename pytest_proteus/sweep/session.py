@@ -21,7 +21,7 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
-from pytest_proteus.metering import spans
+from pytest_proteus.metering import prices, spans
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.attainable import p_min, power, power_lines
 from pytest_proteus.sweep.baseline import Against
@@ -126,6 +126,8 @@ class SweepSession:
         with self.scopes.noting():
             options.max_missing(self.config)
             options.one_of(self.config, "undecided", options.UNDECIDED)
+            if options.text(self.config, "prices"):
+                prices.read(Path(self.config.invocation_params.dir, options.text(self.config, "prices")))
         self._raise_problems(session.items)
         only_shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
         if self.scopes.problems or any(getattr(self.config.option, name, False) for name in only_shown):
@@ -206,6 +208,9 @@ class SweepSession:
             exactly=options.sweep_folder(self.config),
         )
         self._held.append(found.out)
+        named = options.text(self.config, "prices")
+        if named:
+            prices.keep(Path(self.config.invocation_params.dir, named), found.out)
         mine = {plan.run_ids[cell] for cell in plan.cells}
         theirs = {run["id"] for run in found.manifest["runs"]}
         if mine != theirs:
