@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_proteus.core.errors import GRADED
 from pytest_proteus.report.counts import runs_by_arm
+from pytest_proteus.report.shape import mapping
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import blocks, number, wrapped
 
@@ -53,7 +54,7 @@ def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], wi
 
 def outside_texts(sweep: Mapping[str, Any]) -> list[str]:
     """For each run during which something outside of it changed, a sentence that says what."""
-    changed = ((sweep.get("sandbox") or {}).get("enforcement") or {}).get("changed_outside") or {}
+    changed = mapping(mapping(mapping(sweep.get("sandbox")).get("enforcement")).get("changed_outside"))
     told = []
     for run in sweep["runs"]:
         if paths := changed.get(run["run_id"]):

@@ -178,7 +178,10 @@ def interval_entry(interval: Any) -> dict[str, Any] | None:
 
 def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: bool) -> Verdict:
     """Each end of a two-sided interval of level 0.9 is a one-sided test at 0.05: a pass and a fail are both tested."""
+    from pytest_proteus.measure.summary import Estimate, deciding
+
     counts = {"n": value.n, "n_missing": value.n_missing}
+    value = deciding(value) if isinstance(value, Estimate) else value
     interval, found = value.interval, value.effect if is_contrast(value) else value.value
     if not isinstance(getattr(interval, "low", None), float):
         known = found if isinstance(found, float) else None

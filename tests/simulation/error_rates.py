@@ -20,8 +20,10 @@ from scipy import stats
 
 from pytest_proteus.measure.families import correct
 from pytest_proteus.measure.gate import compare
-from pytest_proteus.measure.sequential import in_sequence
+from pytest_proteus.measure.sequential import in_sequence, mean_in_sequence
 from pytest_proteus.measure.stream import separation
+from pytest_proteus.measure.summary import Observation, estimate
+from pytest_proteus.sweep.gates import decide
 
 ALPHA = 0.05
 SIZES = (3, 5, 10, 20, 50)
@@ -145,6 +147,33 @@ FAMILIES = [
         (0, 1),
     ),
 ]
+
+
+#: Values whose mean is 0, or the rate 0.8: name → (draws, mean, bounds, whether what is assumed of them is true).
+Draw = Callable[[np.random.Generator, int], Any]
+MEANS: dict[str, tuple[Draw, float, tuple[float, float] | None, bool]] = {
+    "normal": (lambda s, n: s.normal(size=n), 0.0, None, True),
+    "heavy tails (t, 3 degrees)": (lambda s, n: s.standard_t(3, n), 0.0, None, False),
+    "skew": (lambda s, n: s.exponential(size=n) - 1, 0.0, None, False),
+    "share of 20 episodes": (lambda s, n: s.binomial(20, 0.8, n) / 20, 0.8, (0.0, 1.0), True),
+    "solved or not": (lambda s, n: s.binomial(1, 0.8, n), 0.8, (0.0, 1.0), True),
+}
+
+
+def of_a_mean(name: str, n: int, runs: int, *, looks: bool = False, seed: int = 5) -> dict[str, float]:
+    """How often a gate on a mean that lies exactly at its bound gives each verdict, at n runs or after each of them."""
+    draw, mean, bounds, _ = MEANS[name]
+    source, counts = np.random.default_rng([seed, n]), {"pass": 0, "fail": 0}
+    for _ in range(runs):
+        values = draw(source, n).tolist()
+        if looks:
+            seen = [Observation(value, seed=i) for i, value in enumerate(values)]
+            found = mean_in_sequence(seen, mean, above=True, order=range(n), n_min=3, bounds=bounds, alpha=ALPHA)
+            verdict = found.verdict
+        else:
+            verdict = decide("", estimate(values, bounds=bounds), "at_least", mean).verdict
+        counts[verdict] = counts.get(verdict, 0) + 1
+    return {verdict: count / runs for verdict, count in counts.items()}
 
 
 def keyed(values: Sequence[float], name: str = "") -> dict[Any, float]:
@@ -303,6 +332,16 @@ def in_groups(runs: int) -> Iterator[Sequence[str]]:
             yield name, f"{sizes[0]} and {sizes[1]}", f"{spreads[0]} and {spreads[1]}", rates
 
 
+def means(runs: int, *, looks: bool) -> Iterator[Sequence[str]]:
+    for name, (_, _, bounds, holds) in MEANS.items():
+        held = "no" if not holds and not looks else "no" if name == "skew" else "yes"
+        cells = []
+        for n in SIZES:
+            found = of_a_mean(name, n, runs, looks=looks)
+            cells.append(percent(found["pass"], found["fail"]))
+        yield name, "declared" if bounds else "none", held, *cells
+
+
 def over_looks(runs: int) -> Iterator[Sequence[str]]:
     by_name = {family.name: family for family in FAMILIES}
     for name, assume in (
@@ -342,9 +381,16 @@ def print_fixed(runs: int) -> None:
         ["values", "runs", "standard deviations", "Welch"],
         in_groups(runs),
     )
+    head = ["values", "bounds", "true?", *sizes]
+    table("A mean that lies at its bound: wrong passes / wrong fails, %", head, means(runs, looks=False))
 
 
 def print_others(fewer: int) -> None:
+    head = ["values", "bounds", "true?", *[f"n ≤ {n}" for n in SIZES]]
+    title = (
+        f"A mean that lies at its bound, looked at after each seed ({fewer} sequences): wrong passes / wrong fails, %"
+    )
+    table(title, head, means(fewer, looks=True))
     table(
         f"Looking after each seed ({fewer} sequences): passes / fails, %, / seeds spent",
         ["values", "assumed", "seeds at most", "at the margin", "no change", "twice the margin"],

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 import error_rates
 import pytest
-from error_rates import ALPHA, BEYOND, FAMILIES, SEPARATIONS, SIZES, most, separations, stopped, verdicts
+from error_rates import (
+    ALPHA,
+    BEYOND,
+    FAMILIES,
+    MEANS,
+    SEPARATIONS,
+    SIZES,
+    most,
+    of_a_mean,
+    separations,
+    stopped,
+    verdicts,
+)
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TRUE = [(family, assume) for family in FAMILIES for assume in family.assumptions if assume in family.holds]
@@ -32,6 +44,16 @@ def test_at_the_margin_a_pass_and_a_fail_are_each_given_with_probability_alpha_a
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_without_a_change_nothing_fails_more_often_than_alpha_whatever_the_values(family):
     assert verdicts(family, 10, "symmetric", 0.0, 80)["fail"] <= most(80)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, _, holds) in MEANS.items() if holds])
+def test_a_gate_on_a_mean_at_its_bound_passes_and_fails_with_probability_alpha_at_most(name):
+    for n in SIZES:
+        runs = 40 if MEANS[name][2] else 200
+        found = of_a_mean(name, n, runs)
+        assert max(found["pass"], found["fail"]) <= most(runs), n
+    looked_at = of_a_mean(name, 20, 40, looks=True)
+    assert max(looked_at["pass"], looked_at["fail"]) <= most(40)
 
 
 def test_an_equivalence_is_claimed_and_refuted_with_probability_alpha_at_most():
