@@ -574,7 +574,11 @@ def _add_readers(commands: Any) -> None:
         action="append",
         required=True,
         metavar="SPEC",
-        help="units:SURFACE, tool-calls, step, contains:PATH:TEXT or package.module:function; repeatable",
+        help="units:SURFACE, tool-calls, step, contains:PATH:TEXT, route:NAME, judge:rubric:MODEL or "
+        "package.module:function; repeatable",
+    )
+    rescore.add_argument(
+        "--endpoint", action="append", default=[], metavar="[WIRE=]URL", help="where a judge's model is; repeatable"
     )
     for parser in (measure, reliability, audit, rank, rescore):
         parser.add_argument("dir", type=Path, metavar="DIR", help="folder of a finished sweep")

@@ -28,6 +28,8 @@ from pytest_proteus.measure.sweeps import score_estimate
 from pytest_proteus.report.ranking import ranking_csv, ranking_lines
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import printable
+from pytest_proteus.scoring.judge import Judge
+from pytest_proteus.scoring.repository import TaskRepository
 from pytest_proteus.sweep.condition import versioned
 from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
@@ -79,6 +81,8 @@ def rescore(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{sweep.out} is in use by a session; wait for it")
     sys.path.insert(0, str(Path.cwd()))  # where package.module:function is looked for, as pytest does
     specs = {run.harness: _specs(options.evaluator, sweep.surfaces_of(run.harness)) for run in sweep.runs}
+    for named_specs in specs.values():
+        _configure(named_specs, sweep, options)
     done, unreadable, runs = Rescored(), {}, []
     for run in sweep.runs:
         wanted = specs[run.harness]
@@ -115,6 +119,26 @@ def _specs(texts: Sequence[str], surfaces: Sequence[Surface]) -> list[EvaluatorS
         if [other.name for other in specs].count(spec.name) > 1:
             raise ConfigurationError(f"--evaluator {spec.name} is given twice; give it once")
     return specs
+
+
+def _configure(specs: Sequence[EvaluatorSpec], sweep: FinishedSweep, options: argparse.Namespace) -> None:
+    """Tell judges what the sweep was about.
+
+    Raises:
+        ConfigurationError: they have no endpoint.
+    """
+    judges = [spec.run for spec in specs if isinstance(spec.run, Judge)]
+    if not judges:
+        return
+    from pytest_proteus.sweep.options import parse_endpoints
+
+    task = sweep.manifest.get("task")
+    repository = TaskRepository(Path(task["repository"]), task["commit"], task["tree"]) if task else None
+    endpoints, goal = parse_endpoints(options.endpoint), str(sweep.manifest.get("goal") or "")
+    for judge in judges:
+        judge.configure(goal, endpoints, repository, sweep.out / "judge")
+        if told := judge.unconfigured():
+            raise ConfigurationError(told)
 
 
 def _scores(spec: EvaluatorSpec) -> Statistic:

@@ -379,8 +379,15 @@ def read_rescores(root: Path) -> list[dict[str, Any]]:
 
 
 def has_result(record: Mapping[str, Any], rescores: Sequence[Mapping[str, Any]], name: str, version: str) -> bool:
-    """Whether an episode has a result of an evaluator in this version."""
-    return any(result["name"] == name for result in with_versions(record, rescores, {name: version})["results"])
+    """Whether an episode has a result of an evaluator in this version; one that is still pending is none."""
+    found = with_versions(record, rescores, {name: version})["results"]
+    return any(result["name"] == name and not _is_pending(result) for result in found)
+
+
+def _is_pending(result: Mapping[str, Any]) -> bool:
+    """Whether an evaluator could not get what it needs, and may another time."""
+    data = result.get("data")
+    return isinstance(data, Mapping) and data.get("state") == "pending"
 
 
 def with_versions(
@@ -388,14 +395,16 @@ def with_versions(
 ) -> dict[str, Any]:
     """A record with the results of evaluators in the given versions: its own, or those that were computed later.
 
-    A result of another version is left out; one whose version nobody wrote down is taken as it is.
+    A result of another version is left out; one whose version nobody wrote down is taken as it is. One that was pending
+    gives way to one that was computed later.
     """
     results = {result["name"]: result for result in record.get("results") or ()}
     told = record.get("versions") or {}
     for name, version in versions.items():
-        if name in results and told.get(name, version) == version:
+        if told.get(name, version) != version:
+            results.pop(name, None)
+        if name in results and not _is_pending(results[name]):
             continue
-        results.pop(name, None)
         for line in rescores:
             if line["episode"] == record["episode"]:
                 for result in line["results"]:

@@ -134,7 +134,12 @@ def _last_results(run: Entry) -> dict[str, dict[str, Any]]:
     """What each evaluator said at the last planned episode; nothing of a run that did not get there."""
     at = (run["episodes_planned"] or 0) - 1
     return {
-        name: {"score": told["scores"][at], "passed": told["passed"][at], "error": told["errors"][at] is not None}
+        name: {
+            "score": told["scores"][at],
+            "passed": told["passed"][at],
+            "error": told["errors"][at] is not None,
+            "data": told["last_data"] if at + 1 == len(told["scores"]) else None,
+        }
         for name, told in run["evaluators"].items()
         if 0 <= at < len(told["scores"]) and told["errors"][at] != "no result"
     }

@@ -125,12 +125,14 @@ class Trajectory(TypedDict):
     """One evaluator over the episodes of a run, in order, one item an episode.
 
     A score is null where the episode has no result or the evaluator failed; ``errors`` then says why, else it is null.
+    ``last_data``: what the evaluator gave behind its last score, null for nothing.
     """
 
     scores: list[Number | None]
     passed: list[bool | None]
     errors: list[str | None]
     last_detail: str | None
+    last_data: dict[str, Any] | None
 
 
 class Usage(TypedDict):

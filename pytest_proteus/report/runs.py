@@ -170,6 +170,7 @@ def _trajectory(results: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         "passed": passed,
         "errors": errors,
         "last_detail": text(detail),
+        "last_data": None if last is None else mapping(last.get("data")) or None,
     }
 
 

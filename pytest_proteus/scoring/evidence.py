@@ -303,8 +303,9 @@ class TestCommand:
         """Why the command cannot run here, in one sentence; empty when it can."""
         program = self._program()
         if not program:
-            return f"there is no program {self._argv[0]!r} on {_path()}"
-        return self._sandbox.preflight(_needed(program))
+            return f"test_command: there is no program {self._argv[0]!r} on {_path()}"
+        told = self._sandbox.preflight(_needed(program))
+        return f"test_command: {told}" if told else ""
 
     def _program(self) -> str:
         return shutil.which(self._argv[0], path=_path()) or ""
@@ -344,7 +345,7 @@ class TestCommand:
         argv = runners.with_report(self._argv, runner, str(report))
         program = self._program()
         if not program:
-            raise ConfigurationError(f"test_command: {self.unconfigured()}")
+            raise ConfigurationError(self.unconfigured())
         try:
             outcome = self._sandbox.launch(
                 [program, *argv[1:]],

@@ -32,6 +32,16 @@ _NEW = ("new_string", "newString", "newText", "new_str", "new")
 _CONTENT = ("content", "file_text", "contents", "text")
 
 
+def path_of(event: ActionEvent) -> str:
+    """The path that a call names; empty where it names none."""
+    return _first(event.params, _PATHS) or ""
+
+
+def is_read(event: ActionEvent) -> bool:
+    """Whether a call reads a file and does nothing else, by the tool's name."""
+    return (event.tool or "").casefold() in _READS
+
+
 def _calls(trace: Sequence[ActionEvent]) -> list[ActionEvent]:
     return [event for event in trace if event.tool]
 
@@ -167,8 +177,8 @@ def route_evaluator(form: str, visibility: Visibility) -> EvaluatorSpec:
         value = ROUTES[name](trace)
         if value is None:
             raise LookupError("the trace does not tell" if trace else "there is no trace")
-        return EvalResult(name, float(value))
+        return EvalResult(form, float(value))
 
     evaluate.built_in = True  # type: ignore[attr-defined]
     direction = "neutral" if name == "total_step_count" else "lower"
-    return EvaluatorSpec(name, evaluate, ROUTE, visibility, spec=form, direction=direction, bounds=(0.0, None))
+    return EvaluatorSpec(form, evaluate, ROUTE, visibility, spec=form, direction=direction, bounds=(0.0, None))

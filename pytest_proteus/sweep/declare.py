@@ -20,6 +20,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
 from pytest_proteus.core.records import plain
 from pytest_proteus.scoring.evidence import check_command
+from pytest_proteus.scoring.judge import JUDGE, judge_form
 from pytest_proteus.scoring.routes import ROUTE, route_evaluator
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ THRESHOLDS = ("at_least", "at_most", "above", "below", "equals")
 EVALUATOR_KEYWORDS = ("name", "kind", "visibility", "direction", "bounds", "timeout", "checks", "when", *THRESHOLDS)
 DIRECTIONS = ("higher", "lower", "neutral")
 #: First word of an evaluator's form → what reads it, beside the forms that ``core.evaluators`` has.
-FORMS = {ROUTE: route_evaluator}
+FORMS = {JUDGE: judge_form, ROUTE: route_evaluator}
 WHENS = ("last", "every")
 DEFAULT_TIMEOUT = 60.0
 
@@ -317,7 +318,7 @@ def _resolved(mark: EvaluatorMark, surfaces: Sequence[Surface]) -> EvaluatorSpec
             options.pop("timeout", None)  # the built-ins are bounded and run in process
         else:
             options.setdefault("timeout", DEFAULT_TIMEOUT)
-        options.setdefault("name", parsed.spec or parsed.name)
+        options.setdefault("name", parsed.name if parsed.kind in FORMS else parsed.spec or parsed.name)
         return replace(parsed, **options)
     options.setdefault("timeout", DEFAULT_TIMEOUT)
     options.setdefault("kind", "measurement")

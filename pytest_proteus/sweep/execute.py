@@ -22,7 +22,6 @@ from pytest_proteus.core.records import append_jsonl, read_records, read_trace
 from pytest_proteus.metering.spans import Meter
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
-from pytest_proteus.scoring.evidence import TESTS, TestCommand
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -131,7 +130,7 @@ def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
         ConfigurationError: a harness of ``cells`` that are not complete does, as its ``unconfigured`` says.
     """
     asked: dict[tuple[str, str | None], str] = {}
-    _check_test_command(plan, out, cells)
+    _check_evaluators(plan, out, cells)
     for cell in cells:
         key = cell.harness, cell.model
         if key in asked or _is_complete(out, plan.run_ids[cell]):
@@ -144,14 +143,15 @@ def check_configured(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
             raise ConfigurationError(f"{plan.declaration.where}: {asked[key]}")
 
 
-def _check_test_command(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
-    gate = plan.attached.get(TESTS)
-    command: Any = gate.spec.run if gate else None
-    if not isinstance(command, TestCommand) or all(_is_complete(out, plan.run_ids[cell]) for cell in cells):
+def _check_evaluators(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
+    """Test commands and judges need something, too."""
+    if all(_is_complete(out, plan.run_ids[cell]) for cell in cells):
         return
-    told = command.unconfigured()
-    if told:
-        raise ConfigurationError(f"{plan.declaration.where}: test_command: {told}")
+    for specs in plan.specs.values():
+        for spec in specs:
+            told = getattr(spec.run, "unconfigured", str)()
+            if told:
+                raise ConfigurationError(f"{plan.declaration.where}: {told}")
 
 
 def _is_complete(out: Path, run_id: str) -> bool:

@@ -18,6 +18,7 @@ from pytest_proteus.core.goal import EvaluatorSpec, GoalConfig
 from pytest_proteus.core.records import plain
 from pytest_proteus.harnesses import registry
 from pytest_proteus.scoring.evidence import TestCommand
+from pytest_proteus.scoring.judge import Judge
 from pytest_proteus.scoring.repository import TaskRepository, open_repository
 from pytest_proteus.sweep import condition as conditions
 from pytest_proteus.sweep.arms import Arm, ArmedHarness, Member, files_digest, read_files, reviewed_surface
@@ -199,6 +200,7 @@ class Plan:
         return {
             "commit": repository.commit,
             "tree": repository.tree,
+            "repository": str(repository.path),
             "neutralised": repository.neutralised,
             "task_class": declared.task_class or task_class(declared.goal),
             "test_command": list(declared.test_command),
@@ -309,6 +311,11 @@ def make_plan(
                 f"{where}: harness {label!r} names its evaluators {', '.join(found)}, another one "
                 f"{', '.join(attached)}; name them with name='…'"
             )
+    for found in attached_by.values():
+        for item in found.values():
+            if isinstance(item.spec.run, Judge):
+                cache = setting.own[0] / "judge" if setting.own else None
+                item.spec.run.configure(declaration.goal, setting.endpoints, repository, cache)
     members = {
         (label, arm.label): read_files(arm.files, surfaces[label], setting.root)
         for label in adapters

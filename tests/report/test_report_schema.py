@@ -72,7 +72,7 @@ def leaves(value, path=()):
 #: Fields whose shape is the user's or a later version's, so that any value is right.
 OPEN = {
     "condition", "enforcement", "seed", "task", "axes", "counters", "value", "stratum", "observations", "unavailable",
-    "mde", "margin", "effect", "bound", "surfaces", "discrepancy",
+    "mde", "margin", "effect", "bound", "surfaces", "discrepancy", "last_data",
 }  # fmt: skip
 
 
