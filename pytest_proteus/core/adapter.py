@@ -186,8 +186,9 @@ class HarnessAdapter(Protocol):
     process is started and nothing is run that the subject wrote), ``sandbox`` (where the agent's processes live;
     None is replaced by the session's), ``validate_candidate(harness_root) -> str`` (an empty string for a viable
     candidate, else one sentence that says what is wrong; no model is called), ``preflight() -> str`` (why the harness
-    cannot run on this machine: its cells are skipped with that sentence), and ``unconfigured(model) -> str`` (what the
-    user has not configured: a usage error before anything runs).
+    cannot run on this machine: its cells are skipped with that sentence), ``silent(model) -> str`` (why the model does
+    not answer, asked for a word once a session: the cells with it are skipped with that sentence), and
+    ``unconfigured(model) -> str`` (what the user has not configured: a usage error before anything runs).
     """
 
     name: str

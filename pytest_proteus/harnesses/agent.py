@@ -28,6 +28,7 @@ from pytest_proteus.core.disposition import Disposition
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
 from pytest_proteus.core.trees import read_regular, remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
+from pytest_proteus.harnesses.round_trip import round_trip
 from pytest_proteus.harnesses.session import Phases, Session, SurfaceOf
 from pytest_proteus.harnesses.traces import bounded_text, open_folder, surface_finder
 from pytest_proteus.metering.spans import Span, path_of
@@ -131,8 +132,7 @@ class Launch:
     @property
     def versioned_url(self) -> str:
         """The base URL with the version that its wire has, for clients that do not add it themselves."""
-        has_none = self.wire == "anthropic" or not path_of(self.url)
-        return self.url + _VERSIONS[self.wire] if self.url and has_none else self.url
+        return _versioned(self.wire, self.url)
 
 
 @dataclass(frozen=True)
@@ -282,6 +282,15 @@ class AgentHarness:
         except ConfigurationError as error:
             return str(error)
         return ""
+
+    def silent(self, model: str) -> str:
+        """Why ``model`` does not answer at the endpoint of this harness, in one sentence; empty when it does, and where
+        the agent's own providers are not known. Asks it for a word."""
+        wire, url, name = self._endpoint(model)
+        if not url:
+            return ""
+        key = next(iter(self._key(model).values()), "")
+        return round_trip(wire, _versioned(wire, url), name, key, direct=_is_loopback(url))
 
     def unconfigured(self, model: str) -> str:
         """What nobody has configured for runs with ``model``, in one sentence; empty when nothing is missing, and where
@@ -914,6 +923,11 @@ def _base_url(url: str, wire: str) -> str:
     """The URL without a slash at its end, and for Anthropic without the version, which its clients add themselves."""
     url = url.rstrip("/")
     return url.removesuffix("/v1") if wire == "anthropic" else url
+
+
+def _versioned(wire: str, url: str) -> str:
+    has_none = wire == "anthropic" or not path_of(url)
+    return url + _VERSIONS[wire] if url and has_none else url
 
 
 def _network(url: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ from pytest_proteus.core.records import append_jsonl, read_records, read_trace
 from pytest_proteus.metering.spans import Meter
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
+from pytest_proteus.sweep.asking import Variants
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -62,7 +63,9 @@ def quiet_environment() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_stop: Callable[[], bool]) -> CellRecord:
+def run_cell(
+    plan: Plan, cell: Cell, out: Path, record: CellRecord, variants: Variants, *, should_stop: Callable[[], bool]
+) -> CellRecord:
     """Run a cell to its end, or continue it, and say how it ended.
 
     Args:
@@ -70,14 +73,15 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
         cell: the cell.
         out: the sweep's folder.
         record: how the cell stands; the returned one takes its place.
+        variants: what the session knows of harnesses and models.
         should_stop: asked between episodes and attempts.
     """
-    began = time.perf_counter()
     config = run_config(plan, cell, out, should_stop)
-    reason = preflight(config.adapter)
+    reason = preflight(config.adapter) or variants.silent(config.adapter, cell)
     if reason:
         record.state, record.reason = "skipped", reason
         return record
+    began = time.perf_counter()
     guard = _guard(plan, cell, out)
     with quiet_environment():
         result = _attempts(config, record, should_stop)
@@ -90,6 +94,7 @@ def run_cell(plan: Plan, cell: Cell, out: Path, record: CellRecord, *, should_st
     record.counters = result.counters
     record.seconds = (record.seconds or 0.0) + time.perf_counter() - began
     _append_seed_record(plan, cell, out, config, result)
+    variants.ended(config.adapter, cell, record)
     return record
 
 

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from pytest_proteus.core.errors import RecordError, StorageError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, cell_path, read_cell
 from pytest_proteus.core.records import add_counters, read_records, write_json_atomic
+from pytest_proteus.sweep.asking import Variants
 from pytest_proteus.sweep.execute import run_cell, score_cell
 from pytest_proteus.sweep.folder import SessionFolder
 from pytest_proteus.sweep.grid import Cell
@@ -106,6 +107,7 @@ class CellStore:
         self._next_look = fewest
         self.begun_here: list[Cell] = []
         self._measurement = plan.measurement
+        self._variants = Variants(folder.path)
         self._ended: dict[str, CellRecord] = {}
 
     # --- what callers ask for -----------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class CellStore:
         self._save(record)
         self.begun_here.append(cell)
         try:
-            record = run_cell(self.plan, cell, self.out, record, should_stop=self._should_stop)
+            record = run_cell(self.plan, cell, self.out, record, self._variants, should_stop=self._should_stop)
         except KeyboardInterrupt:
             self._finish(_ended(self.out, record, "abort", "abort", None, "interrupted"))
             raise
