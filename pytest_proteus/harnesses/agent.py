@@ -290,7 +290,7 @@ class AgentHarness:
         if not url:
             return ""
         key = next(iter(self._key(model).values()), "")
-        return round_trip(wire, _versioned(wire, url), name, key, direct=_is_loopback(url))
+        return round_trip(wire, _versioned(wire, url), name, key, direct=is_loopback(url))
 
     def unconfigured(self, model: str) -> str:
         """What nobody has configured for runs with ``model``, in one sentence; empty when nothing is missing, and where
