@@ -163,7 +163,8 @@ class EpisodeResult:
         counters: the adapter's own counts. Numbers sum over a run, also inside nested mappings; other values are
             recorded but not summed.
         error_class: ``apparatus`` (the machinery failed: retryable, never graded), ``timeout`` (a phase ran out of
-            time), ``abort`` (cut short from outside) or ``configuration`` (retrying cannot help); read when not ok.
+            time), ``abort`` (cut short from outside), ``budget`` (what may be spent was) or ``configuration`` (retrying
+            cannot help); read when not ok.
         handoffs: under framework continuity, ``Handoff.phases``.
     """
 

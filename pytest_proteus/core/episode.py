@@ -73,7 +73,13 @@ __all__ = [
 PENDING_CANDIDATE_VERSION = 1
 
 #: How a run ends when an episode did not complete, by ``EpisodeResult.error_class``.
-_STATES = {"apparatus": "errored", "configuration": "errored", "timeout": "timeout", "abort": "abort"}
+_STATES = {
+    "apparatus": "errored",
+    "configuration": "errored",
+    "timeout": "timeout",
+    "abort": "abort",
+    "budget": "abort",
+}
 _SHOWN_VIOLATIONS = 5
 
 #: How often the logs below a live root are copied to the artifacts while the run goes on; at its end they are anyway.

@@ -16,7 +16,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -62,7 +62,7 @@ _VERSIONS = {"anthropic": "/v1", "openai-responses": "/v1", "openai-chat": "/v1"
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: How a span ends by ``EpisodeResult.error_class``; by no other than that of how the agent ended.
-_SPAN_STATES = {"abort": "abort", "timeout": "timeout"}
+_SPAN_STATES = {"abort": "abort", "budget": "abort", "timeout": "timeout"}
 
 _LOG = "log.jsonl"
 _LOG_LIMIT = 1 << 28
@@ -400,7 +400,15 @@ class AgentHarness:
             ConfigurationError: no model, no agent, no key, or a version whose log cannot be read.
         """
         with self._metered(spec) as ended:
-            result = self._run_phases(spec)
+            try:
+                result = self._run_phases(spec)
+            except PhaseTimeout:
+                if not (self._span and self._span.spent):
+                    raise
+                result = EpisodeResult(spec.episode, False)
+            if self._span and self._span.spent:  # however the agent took it
+                said = "the session's budget is used up: calls of the model are turned away"
+                result = replace(result, ok=False, error=said, error_class="budget")
             ended.append("complete" if result.ok else _SPAN_STATES.get(result.error_class, "errored"))
         return result
 

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pytest_proteus.core.errors import ConfigurationError, ProteusError
+from pytest_proteus.metering.budget import SPENT, WAIT, Budget, cost_of, most
+from pytest_proteus.metering.prices import Prices, builtin
 from pytest_proteus.metering.store import Store
 from pytest_proteus.metering.usage import Reader, Usage, encodings, wire_of
 
@@ -43,6 +45,9 @@ CONNECT_SECONDS, HEAD_SECONDS, BODY_SECONDS, CLOSE_SECONDS = 30.0, 30.0, 120.0, 
 
 #: Bytes of one request's body, and of those of all requests under way.
 MOST_BYTES, MOST_BYTES_TOGETHER = 32 << 20, 512 << 20
+
+#: Seconds between two looks at a budget of which others' calls hold the rest.
+_WAIT_SECONDS = 0.2
 
 #: Requests under way at once.
 MOST_CALLS = 1024
@@ -79,12 +84,18 @@ class Binding:
         span: id of the span; empty for calls that belong to none.
         task_id: its task; empty for none.
         upstream: base URL; only paths below its own are passed on.
+        budget: what limits them; None for nothing.
+        prices: by which the budget counts.
+        spent: set once the budget has turned one of its calls away; all later ones are, too.
     """
 
     store: Store
     span: str
     task_id: str
     upstream: str
+    budget: Budget | None = None
+    prices: Prices = field(default_factory=builtin)
+    spent: threading.Event = field(default_factory=threading.Event)
 
 
 #: Finds the binding of a call that has no token: by its wire and its headers; a sentence says why there is none.
@@ -323,6 +334,8 @@ class _Exchange:
     store: Store | None = None
     told: dict[str, Any] = field(default_factory=dict)
     settled: Mapping[str, Any] | None = None
+    model: str = ""
+    binding: Binding | None = None  # of a call that has reserved something
 
     def give_up(self) -> None:
         """Cut both sides."""
@@ -332,6 +345,7 @@ class _Exchange:
     def end(self) -> None:
         """Let go of what it held; a call that did not come to its end is noted as cut."""
         self.tap.held -= self.size
+        self._pay()
         if self.store is not None and self.told.get("state") == "open":
             over = self.reader is not None and self.reader.usage.final
             self.told |= {"state": "complete" if over else "cut", "ended": time.time()}
@@ -348,18 +362,56 @@ class _Exchange:
         body = await self._body()
         if self.wire:
             self.store = binding.store
+            self.model = _model(self.wire, path, body) or ""
+            await self._reserve(binding, body)
             row = {
                 "id": self.ident,
                 "span": binding.span or None,
                 "task_id": binding.task_id or None,
                 "provider": self.wire,
-                "model": _model(self.wire, path, body),
+                "model": self.model or None,
                 "began": time.time(),
             }
             self.told = {"state": "open", "status": None, "request_id": "", "first_byte": None, "ended": None}
             await _kept(self.store.begin(row))
         async with self._asked(binding.upstream, path + (f"?{query}" if query else ""), body) as answer:
             return await self._pass_back(answer)
+
+    async def _reserve(self, binding: Binding, body: bytes) -> None:
+        """Take what the call may cost at most from the budget.
+
+        Raises:
+            _Refused: there is not so much left. It is a status that no agent tries again.
+        """
+        budget = binding.budget
+        if budget is None:
+            return
+        tokens, usd = most(self.wire, body, self.model, binding.prices)
+        if usd is None and budget.limits.max_usd is not None:
+            raise _Refused(400, f"the model {self.model!r} has no price, so no call of it can be within the budget")
+        while not binding.spent.is_set():
+            answer = await asyncio.wrap_future(budget.reserve(self.ident, tokens, usd or 0.0))
+            if answer == SPENT:
+                binding.spent.set()
+            elif answer != WAIT:
+                self.binding = binding
+                return
+            else:
+                self.moved = time.monotonic()
+                await asyncio.sleep(_WAIT_SECONDS)
+        raise _Refused(400, "the budget of this work is used up")
+
+    def _pay(self) -> None:
+        """Settle with the budget: an error costs nothing, and of what broke off nobody knows what it cost."""
+        if self.binding is None or self.binding.budget is None:
+            return
+        status = self.told.get("status")
+        tokens, usd = (None, None)
+        if self.told.get("state") == "failed" or (status is not None and status >= 400):
+            tokens, usd = 0, 0.0
+        elif self.reader is not None:
+            tokens, usd = cost_of(self.reader.usage, self.model, self.binding.prices)
+        self.binding.budget.settle(self.ident, tokens, usd)
 
     async def _body(self) -> bytes:
         declared = self.request.content_length or 0

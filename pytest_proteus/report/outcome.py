@@ -71,7 +71,8 @@ def _sweep_reasons(sweep: Mapping[str, Any], max_missing: int | str) -> list[Rea
         verb = "cell was" if len(lost) == 1 else "cells were"
         reasons.append(("fail", f"sweep {name}: {len(lost)} {verb} lost with its process: {_listed(lost)}"))
     wanted = sum(1 for run in sweep["runs"] if run["state"] == "not_run" and run["nodeids"])
-    missing = {"errored": ledger["errored"], "lost": ledger["lost"], "not_run": wanted}
+    cut = sum(1 for run in sweep["runs"] if _is_cut_by_budget(run))
+    missing = {"errored": ledger["errored"], "lost": ledger["lost"], "not_run": wanted, "beyond the budget": cut}
     total, allowed = sum(missing.values()), allowed_missing(max_missing, ledger["planned"])
     if total > allowed:
         parts = ", ".join(f"{count} {state}" for state, count in missing.items() if count)
@@ -84,6 +85,10 @@ def _sweep_reasons(sweep: Mapping[str, Any], max_missing: int | str) -> list[Rea
     elif ledger["skipped"] and not ledger["complete"] + ledger["timeout"] + ledger["abort"]:
         reasons.append(("incomplete", f"sweep {name}: nothing was measured: {ledger['skipped']} cells skipped"))
     return reasons
+
+
+def _is_cut_by_budget(run: Mapping[str, Any]) -> bool:
+    return run["state"] == "skipped:budget" or (run["error"] or {}).get("class") == "budget"
 
 
 def _gate_reasons(gate: Mapping[str, Any]) -> list[Reason]:

@@ -29,11 +29,30 @@ def summary_lines(report: Mapping[str, Any], width: int = 80) -> list[str]:
     if report["budget"]["stopped_by"] == "decided":
         told = f"{report['budget']['blocks_bought']} seeds were run: they decide every declared gate"
         lines += wrapped(told, width, "")
+    lines += [line for told in budget_texts(report) for line in wrapped(told, width, "")]
     lines += wrapped(gate_counts(report["gates"]), width, "")
     lines += wrapped(f"outcome: {report['outcome']}", width, "")
     for reason in report["outcome_reasons"]:
         lines += wrapped(f"- {reason}", width, "  ")
     return lines
+
+
+def budget_texts(report: Mapping[str, Any]) -> list[str]:
+    """What was spent of a budget, and what it bought where it did not suffice."""
+    told = report["budget"]
+    if told["max_tokens"] is None and told["max_usd"] is None:
+        return []
+    parts = []
+    if told["max_tokens"] is not None:
+        parts.append(f"{told['spent_tokens']:,} of {told['max_tokens']:,} tokens")
+    if told["max_usd"] is not None:
+        parts.append(f"{told['spent_usd']:.4f} of {told['max_usd']:.2f} US dollars")
+    spent = f"budget: {' and '.join(parts)} spent"
+    if told["stopped_by"] != "budget":
+        return [spent]
+    ledgers = [sweep["ledger"] for sweep in report["sweeps"]]
+    complete, planned = (sum(ledger[name] for ledger in ledgers) for name in ("complete", "planned"))
+    return [f"{spent}; it bought {complete} of {planned} cells, and {told['blocks_bought']} whole seeds"]
 
 
 def sweep_lines(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], width: int = 80) -> list[str]:

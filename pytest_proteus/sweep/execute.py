@@ -18,13 +18,19 @@ from typing import Any
 from pytest_proteus.core.config import RunConfig, RunResult
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
-from pytest_proteus.core.records import append_jsonl, read_records, read_trace
+from pytest_proteus.core.records import append_jsonl, completed_episodes_in, read_records, read_trace
+from pytest_proteus.metering import spans
+from pytest_proteus.metering.prices import prices_of
 from pytest_proteus.metering.spans import Meter
+from pytest_proteus.metering.totals import usage_of
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
 from pytest_proteus.sweep.asking import Variants
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
+
+#: Class of the error, and reason, of cells for which the budget did not suffice.
+BUDGET = "budget"
 
 #: Attempts in one session at a cell whose apparatus fails.
 MAX_ATTEMPTS = 3
@@ -81,6 +87,14 @@ def run_cell(
     if reason:
         record.state, record.reason = "skipped", reason
         return record
+    if over_budget(plan, cell, out, config.adapter):
+        if not completed_episodes_in(config.root):
+            record.state, record.reason = "skipped", BUDGET
+            return record
+        record.state = "abort"
+        said = "the session's budget was used up before the run could go on"
+        record.error = {"class": BUDGET, "type": None, "message": said, "retryable": False}
+        return record
     began = time.perf_counter()
     guard = _guard(plan, cell, out)
     with quiet_environment():
@@ -105,6 +119,44 @@ def _guard(plan: Plan, cell: Cell, out: Path) -> Guard | None:
     if plan.repository is not None:
         folders += repository(plan.repository.path)
     return Guard(folders, besides=(out, *plan.setting.own)) if folders else None
+
+
+def over_budget(plan: Plan, cell: Cell, out: Path, adapter: Any) -> bool:
+    """Whether a cell is not to be begun, or gone on with, because of the session's budget: it is used up, or would be
+    before all cells of the cell's seed are through, none of which has been begun. What a cell takes is taken from those
+    that are complete."""
+    if getattr(adapter, "deterministic", False) or not spans.has_budget():
+        return False  # what is deterministic asks no model
+    if spans.budget_is_spent():
+        return True
+    block = [plan.run_ids[other] for other in plan.cells if other.seed == cell.seed and other != cell]
+    records = [read_cell(out, run_id) for run_id in block]
+    if any(record is not None and record.reason == BUDGET for record in records):
+        return True
+    if any(record is not None for record in records):
+        return False
+    used = usage_of(out)
+    whole = [used[run_id] for run_id in used if (record := read_cell(out, run_id)) and record.state == "complete"]
+    tokens, costs = [one.total_tokens or 0 for one in whole], [one.cost_usd or 0.0 for one in whole]
+    if not whole:
+        return False
+    cells = len(block) + 1
+    return spans.budget_is_spent(cells * sum(tokens) / len(whole), cells * sum(costs) / len(whole))
+
+
+def check_priced(plan: Plan, out: Path, cells: Sequence[Cell]) -> None:
+    """See to it that a budget in US dollars can be kept.
+
+    Raises:
+        ConfigurationError: a model of ``cells`` has no price.
+    """
+    known = prices_of(out)
+    for cell in cells:
+        if cell.model and not getattr(plan.adapter(cell), "deterministic", False) and not known.of(cell.model):
+            raise ConfigurationError(
+                f"{plan.declaration.where}: --proteus-max-usd: no price of model {cell.model!r} is known; give it in "
+                f"--proteus-prices=FILE (docs/metering.md), or limit tokens with --proteus-max-tokens"
+            )
 
 
 def score_cell(plan: Plan, cell: Cell, out: Path, *, should_stop: Callable[[], bool]) -> bool:

@@ -61,6 +61,8 @@ _VALUES = {
         "N",
         "cells that may be missing, as a number or a percentage such as 5%% (default: 0)",
     ),
+    "max-tokens": ("string", "", "N", "tokens that the session may spend, of all kinds; see docs/metering.md"),
+    "max-usd": ("string", "", "USD", "US dollars that the session may spend, by list prices; see docs/metering.md"),
     "prices": ("string", "", "FILE", "prices of models over the package's own; see docs/metering.md"),
     "save": ("string", "", "NAME", "save what this session measures as the baseline NAME"),
     "compare": ("string", "", "NAME|PATH", "hold this session against a saved baseline"),
@@ -149,6 +151,20 @@ def number(config: pytest.Config, name: str) -> int | None:
     if not re.fullmatch(r"[0-9]+", given) or int(given) < 1:
         refuse(f"--proteus-{name}={given}: write a whole number of 1 or more")
     return int(given)
+
+
+def dollars(config: pytest.Config, name: str) -> float | None:
+    """An amount of more than 0, or None where nobody says one.
+
+    Raises:
+        ConfigurationError: anything else; one sentence.
+    """
+    given = text(config, name)
+    if not given:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?|\.[0-9]+", given) or not float(given):
+        refuse(f"--proteus-{name}={given}: write US dollars as a number of more than 0, such as 2.50")
+    return float(given)
 
 
 def seeds(config: pytest.Config) -> tuple[int | None, int | None]:

@@ -21,12 +21,12 @@ import pytest
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import RUNNING, CellRecord, read_cell, read_json
 from pytest_proteus.core.records import append_jsonl, as_path, plain, read_jsonl, write_json_atomic
-from pytest_proteus.metering import prices, spans
+from pytest_proteus.metering import budget, prices, spans, tap
 from pytest_proteus.sweep import declare, options
 from pytest_proteus.sweep.attainable import p_min, power, power_lines
 from pytest_proteus.sweep.baseline import Against
 from pytest_proteus.sweep.declare import Threshold
-from pytest_proteus.sweep.execute import check_configured
+from pytest_proteus.sweep.execute import BUDGET, check_configured, check_priced
 from pytest_proteus.sweep.folder import SessionFolder, allocate, is_live, let_go, may_use, note_finished
 from pytest_proteus.sweep.gates import Gates
 from pytest_proteus.sweep.grid import Cell
@@ -87,6 +87,7 @@ class SweepSession:
         self._left_out: set[str] = set()
         self._opened = False
         self._held: list[Path] = []
+        self._budget: dict[str, Any] = {}
         self._old_sigterm: Any = None
 
     # --- collecting ---------------------------------------------------------------------------------------------------
@@ -128,6 +129,7 @@ class SweepSession:
             options.one_of(self.config, "undecided", options.UNDECIDED)
             if options.text(self.config, "prices"):
                 prices.read(Path(self.config.invocation_params.dir, options.text(self.config, "prices")))
+            self._limits()
         self._raise_problems(session.items)
         only_shown = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
         if self.scopes.problems or any(getattr(self.config.option, name, False) for name in only_shown):
@@ -151,10 +153,16 @@ class SweepSession:
             return
         with self.scopes.noting():
             self.folder.open()
+            limits = self._limits()
+            if limits:
+                spans.set_budget(self.folder.path / budget.NAME, limits)
             for scope in scopes:
                 self._open_scope(scope)
                 if not options.flag(self.config, "no-run"):
-                    check_configured(scope.planned(), scope.cells().out, _needed(scope, session.items))
+                    needed = _needed(scope, session.items)
+                    check_configured(scope.planned(), scope.cells().out, needed)
+                    if limits.max_usd is not None:
+                        check_priced(scope.planned(), scope.cells().out, needed)
             self._write_session(session.items)
         self._raise_problems(session.items)
         if self.scopes.problems:
@@ -183,6 +191,17 @@ class SweepSession:
             )
         for scope in scopes:
             scope.family.look_in_order(fewest, scope.planned())
+
+    def _limits(self) -> budget.Limits:
+        """What the session may spend.
+
+        Raises:
+            ConfigurationError: options that say no amount, or calls of models that cannot be metered here.
+        """
+        limits = budget.Limits(options.number(self.config, "max-tokens"), options.dollars(self.config, "max-usd"))
+        if limits and (missing := tap.missing()):
+            raise ConfigurationError(f"--proteus-max-tokens and --proteus-max-usd: {missing}")
+        return limits
 
     def _check_folder(self, scope: Scope) -> None:
         """Refuse a folder that the user named and that may not be used, before anything is written."""
@@ -594,6 +613,7 @@ class SweepSession:
         limit = options.max_missing(self.config)
         self._forget_skipped()
         spared = self._forget_spared()
+        self._note_budget()
         status = session.exitstatus
         if status == pytest.ExitCode.INTERRUPTED and self._failures and not self._interrupted:
             status = pytest.ExitCode.TESTS_FAILED  # -x under xdist, which alone calls that an interrupt
@@ -653,8 +673,31 @@ class SweepSession:
             for node in nodes.values():
                 node["runs"] = [run_id for run_id in node["runs"] if run_id not in spared]
             write_json_atomic(path, nodes)
-            self._write_identity({"stopped_by": "decided", "blocks_bought": max(told["seeds"] for told in found)})
+            self._budget |= {"stopped_by": "decided", "blocks_bought": max(told["seeds"] for told in found)}
         return spared
+
+    def _note_budget(self) -> None:
+        """Write down what might be spent and what was, for the report."""
+        limits = self._limits()
+        if limits:
+            tokens, usd = budget.spent(self.folder.path / budget.NAME) or (0, 0.0)
+            self._budget |= {"max_tokens": limits.max_tokens, "max_usd": limits.max_usd, "spent_tokens": tokens}
+            self._budget["spent_usd"] = usd if limits.max_usd is not None else None
+            records = [found for _, out in self._sweeps() for found in map(read_json, (out / "cells").glob("*.json"))]
+            if any(found["reason"] == BUDGET or (found["error"] or {}).get("class") == BUDGET for found in records):
+                self._budget["stopped_by"] = BUDGET
+                bought = [self._blocks_bought(out) for _, out in self._sweeps()]
+                self._budget["blocks_bought"] = sum(bought)
+        if self._budget:
+            self._write_identity(self._budget)
+
+    def _blocks_bought(self, out: Path) -> int:
+        """How many seeds of a sweep have all their cells complete."""
+        by_seed: dict[Any, list[bool]] = {}
+        for cell in (read_json(out / "manifest.json") or {}).get("runs", ()):
+            record = read_cell(out, cell["id"])
+            by_seed.setdefault(cell["seed"], []).append(record is not None and record.state == "complete")
+        return sum(all(states) for states in by_seed.values())
 
     def _wait_for_workers(self) -> None:
         """After an interrupt, give workers a moment to write how their cells ended."""

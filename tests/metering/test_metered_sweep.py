@@ -91,8 +91,6 @@ def folder(tmp_path_factory):
             "-p",
             "proteus",
             "-q",
-            "-n",
-            "2",
             "--json-report",
             "--proteus-out=out",
         ]
