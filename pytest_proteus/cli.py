@@ -561,6 +561,13 @@ def _add_readers(commands: Any) -> None:
         help="composite (default) is total tokens / goal-aligned ratio of successful runs; cost_per_success counts "
         "what all attempts cost",
     )
+    rank.add_argument(
+        "--base",
+        type=Path,
+        default=Path(".proteus"),
+        metavar="DIR",
+        help="folder of sweeps whose store is asked for a task's hash (default: .proteus)",
+    )
     rank.add_argument("--csv", action="store_true", help="print CSV, a row a variant")
     rescore = _command(
         commands,
@@ -580,8 +587,41 @@ def _add_readers(commands: Any) -> None:
     rescore.add_argument(
         "--endpoint", action="append", default=[], metavar="[WIRE=]URL", help="where a judge's model is; repeatable"
     )
-    for parser in (measure, reliability, audit, rank, rescore):
+    override = _command(
+        commands,
+        "override",
+        partial(_reader, "override"),
+        "put a score of your own beside a judge's; it counts in comparisons, and both stay on record",
+        'proteus override .proteus/repair/0001 run-0a1b2c3d4e5f --score 0.2 --author me --reason "deleted the tests"',
+    )
+    override.add_argument("--score", type=_share, required=True, metavar="S", help="0 to 1; 1 is best")
+    override.add_argument("--ratio", type=_share, metavar="R", help="goal-aligned ratio, 0 to 1 (default: the judge's)")
+    override.add_argument("--author", required=True, metavar="WHO", help="who says so")
+    override.add_argument("--reason", required=True, metavar="WHY", help="and why")
+    index = _command(
+        commands,
+        "index",
+        partial(_reader, "index"),
+        "make the store of experiments anew from the artifacts of all sweeps in a folder",
+        "proteus index && proteus rank 9ba5c9ba",
+    )
+    index.add_argument(
+        "dir",
+        type=Path,
+        nargs="?",
+        default=Path(".proteus"),
+        metavar="DIR",
+        help="folder of sweeps (default: .proteus)",
+    )
+    for parser in (measure, reliability, audit, rescore, override):
         parser.add_argument("dir", type=Path, metavar="DIR", help="folder of a finished sweep")
+    override.add_argument("run_id", metavar="RUN_ID", help="id of a run of it")
+    rank.add_argument(
+        "dir",
+        type=Path,
+        metavar="DIR|TASK_HASH",
+        help="folder of a finished sweep, or how the hash of a task begins: then all runs of it in the store count",
+    )
 
 
 def _add_agents(commands: Any) -> None:
@@ -703,6 +743,16 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return share
 
 
 def _workers(text: str) -> str:

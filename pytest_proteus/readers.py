@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +20,11 @@ from typing import Any
 from pytest_proteus.core.adapter import Surface
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.goal import EvaluatorSpec, Visibility
+from pytest_proteus.core.records import write_override
 from pytest_proteus.core.rescore import Rescored
 from pytest_proteus.core.rescore import rescore as rescore_run
-from pytest_proteus.measure.ranking import rankings
+from pytest_proteus.measure.ranking import Ranking, kinds_of, last_results, rankings
+from pytest_proteus.measure.ranking import rank as rank_attempts
 from pytest_proteus.measure.statistic import STATISTICS, Statistic, reliability_at
 from pytest_proteus.measure.statistic import entries as statistic_entries
 from pytest_proteus.measure.strata import by_arm
@@ -32,6 +36,8 @@ from pytest_proteus.scoring.judge import Judge
 from pytest_proteus.scoring.repository import TaskRepository
 from pytest_proteus.sweep.condition import versioned
 from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
+from pytest_proteus.sweep.experiments import STORE, Store
+from pytest_proteus.sweep.experiments import index as make_index
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
 from pytest_proteus.sweep.folder import is_live
 from pytest_proteus.sweep.run import Run
@@ -59,19 +65,81 @@ def audit(options: argparse.Namespace) -> int:
 
 
 def rank(options: argparse.Namespace) -> int:
-    """``proteus rank DIR``: which variant is better, each task apart."""
+    """``proteus rank DIR|TASK_HASH``: which variant is better, each task apart."""
+    if not options.dir.exists() and re.fullmatch(r"[0-9a-f]{8,64}", str(options.dir)):
+        return _rank_task(options, str(options.dir))
     sweep = open_sweep(options.dir)
-    found = {task: one.to_json() for task, one in rankings(sweep.runs, sweep.manifest, rank_by=options.rank_by).items()}
+    found = rankings(sweep.runs, sweep.manifest, rank_by=options.rank_by)
+    _show_rankings(options, {"sweep": sweep.name, "out": str(sweep.out)}, sweep.name, found)
+    return 1 if _tell_gone(sweep) else 0
+
+
+def _rank_task(options: argparse.Namespace, beginning: str) -> int:
+    """The variants of all sweeps that tried a task, as the store has them."""
+    store = Store(options.base)
+    tasks = store.tasks(beginning)
+    if len(tasks) != 1:
+        told = f"{len(tasks)} tasks" if tasks else "no task"
+        raise ConfigurationError(f"{options.base / STORE} has {told} whose hash begins with {beginning}")
+    ((task, goal),) = tasks.items()
+    found = rank_attempts(store.attempts(task), task, rank_by=options.rank_by)
+    _show_rankings(options, {"store": str(options.base / STORE), "goal": goal}, goal, {None: found})
+    return 0
+
+
+def _show_rankings(
+    options: argparse.Namespace, told: Mapping[str, Any], title: str, rankings_of: Mapping[str | None, Ranking]
+) -> None:
+    found = {task: one.to_json() for task, one in rankings_of.items()}
     if options.json:
-        _print({"sweep": sweep.name, "out": str(sweep.out), "rankings": [*found.values()]})
+        _print({**told, "rankings": [*found.values()]})
     elif options.csv:
         print(ranking_csv([*found.values()]), end="")
     else:
         width = shutil.get_terminal_size().columns
         for task, one in found.items():
-            print(printable(f"{sweep.name}{f' [{task}]' if task else ''}: variants by {one['rank_by']}"))
+            print(printable(f"{title}{f' [{task}]' if task else ''}: variants by {one['rank_by']}"))
             print("\n".join(f"  {line}" for line in ranking_lines(one, width - 2)))
-    return 1 if _tell_gone(sweep) else 0
+
+
+def override(options: argparse.Namespace) -> int:
+    """``proteus override DIR RUN_ID --score S``: an operator's score beside the judge's; it counts in comparisons."""
+    sweep = open_sweep(options.dir)
+    run = next((run for run in sweep.runs if run.run_id == options.run_id), None)
+    if run is None:
+        raise ConfigurationError(f"{sweep.out} has no run {options.run_id}; proteus rank --json lists their ids")
+    kinds = kinds_of(sweep.manifest.get("evaluators") or {})
+    judge = next((name for name in last_results(run) if kinds.get(name) == "judge"), None)
+    if judge is None:
+        raise ConfigurationError(
+            f"{options.run_id} has no result of an evaluator of kind judge, so nothing to override"
+        )
+    told = {
+        "evaluator": judge,
+        "score": options.score,
+        **({} if options.ratio is None else {"goal_aligned_ratio": options.ratio}),
+        "author": options.author,
+        "reason": options.reason,
+        "at": time.time(),
+    }
+    write_override(run.root, run.episodes, told)
+    if options.json:
+        _print({"run_id": run.run_id, **told})
+    else:
+        print(printable(f"{run.run_id}: {judge} counts as {options.score:g}, says {options.author}: {options.reason}"))
+    return 0
+
+
+def index(options: argparse.Namespace) -> int:
+    """``proteus index [DIR]``: the store of experiments, made anew from the artifacts."""
+    done = make_index(options.dir)
+    if options.json:
+        _print({"store": str(options.dir / STORE), **done.__dict__})
+    else:
+        print(f"{options.dir / STORE}: {done.runs} runs of {done.sweeps} sweeps")
+        for problem in done.problems:
+            print(f"left out: {printable(problem)}")
+    return 1 if done.problems else 0
 
 
 def rescore(options: argparse.Namespace) -> int:

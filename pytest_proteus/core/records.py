@@ -378,6 +378,15 @@ def read_rescores(root: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def write_override(root: Path, episode: int, override: Mapping[str, Any]) -> None:
+    """Put an operator's word beside a result: ``evaluator``, ``score``, ``author``, ``reason``, ``at``, and what more.
+
+    The last one counts; those before it stay on record.
+    """
+    line = {"episode": episode, "ts": override["at"], "results": [], "override": plain(dict(override))}
+    append_jsonl(private_record_dir(root) / RESCORES, line)
+
+
 def has_result(record: Mapping[str, Any], rescores: Sequence[Mapping[str, Any]], name: str, version: str) -> bool:
     """Whether an episode has a result of an evaluator in this version; one that is still pending is none."""
     found = with_versions(record, rescores, {name: version})["results"]
@@ -396,7 +405,7 @@ def with_versions(
     """A record with the results of evaluators in the given versions: its own, or those that were computed later.
 
     A result of another version is left out; one whose version nobody wrote down is taken as it is. One that was pending
-    gives way to one that was computed later.
+    gives way to one that was computed later. An operator's override is ``data.override`` of what it is over.
     """
     results = {result["name"]: result for result in record.get("results") or ()}
     told = record.get("versions") or {}
@@ -410,6 +419,10 @@ def with_versions(
                 for result in line["results"]:
                     if result["name"] == name and result.get("version") == version:
                         results[name] = {key: value for key, value in result.items() if key != "version"}
+    for line in rescores:
+        name, override = str((line.get("override") or {}).get("evaluator")), line.get("override")
+        if line["episode"] == record["episode"] and override and name in results:
+            results[name] = {**results[name], "data": {**(results[name].get("data") or {}), "override": override}}
     return {**record, "results": list(results.values())}
 
 

@@ -41,10 +41,13 @@ __all__ = [
     "attempt",
     "by_task",
     "entry",
+    "kinds_of",
+    "last_results",
     "rank",
     "rankings",
     "ratio_estimate",
     "task_hash",
+    "told_of",
 ]
 
 #: What variants can be ranked by → which values are better.
@@ -62,6 +65,8 @@ _MEANS = {"tokens": "total_tokens", "wallclock": "wallclock", "score": "score"}
 _SPENT = (*GRADED, "errored", "lost")
 #: Metrics that every attempt has a place for.
 METRICS = ("total_tokens", "cost_usd", "wallclock", "score", "goal_aligned_ratio")
+#: Those that an attempt takes, whatever becomes of it.
+_COSTS = METRICS[:3]
 
 
 def task_hash(goal: str, task: str | None = None) -> str:
@@ -119,14 +124,18 @@ def attempt(
     judged = next((results[name] for name, kind in kinds.items() if kind == "judge" and name in results), None)
     has_judge = "judge" in kinds.values()
     data = dict((judged or {}).get("data") or {})
+    override = dict(data.get("override") or {})
     scored = judged is not None and not judged.get("error")
     score = number(data.get("score", (judged or {}).get("score"))) if scored else None
+    ratio = number(data.get("goal_aligned_ratio", score)) if scored else None
+    if override:  # an operator's word counts, whatever the judge said
+        score, ratio = number(override.get("score")), number(override.get("goal_aligned_ratio", ratio))
     metrics = {
         "total_tokens": number(_field(usage, "total_tokens")),
         "cost_usd": number(_field(usage, "cost_usd")),
         "wallclock": number(run.get("seconds")),
         "score": score,
-        "goal_aligned_ratio": number(data.get("goal_aligned_ratio", score)) if scored else None,
+        "goal_aligned_ratio": ratio,
     }
     for name, kind in kinds.items():
         if kind == "route":
@@ -136,11 +145,17 @@ def attempt(
         labels=labels,
         state=state,
         gate=_gate(state, [results.get(name) for name, kind in kinds.items() if kind == "gate"]),
-        score_state=str(data.get("state") or ("scored" if score is not None else "pending")) if has_judge else "",
+        score_state=_score_state(data, score) if has_judge else "",
         metrics=metrics,
         run_id=str(run.get("run_id") or ""),
         seed=run.get("seed"),
     )
+
+
+def _score_state(data: Mapping[str, Any], score: float | None) -> str:
+    if data.get("override"):
+        return "scored"
+    return str(data.get("state") or ("scored" if score is not None else "pending"))
 
 
 def _field(usage: Any, name: str) -> Any:
@@ -176,7 +191,7 @@ def rankings(
         RecordError: the records of a run cannot be read.
     """
     kinds = kinds_of(manifest.get("evaluators") or {})
-    found = [(run.task, attempt(_told(run), _last_results(run), kinds)) for run in runs]
+    found = [(run.task, attempt(told_of(run), last_results(run), kinds)) for run in runs]
     return by_task(found, str(manifest.get("goal") or ""), rank_by=rank_by)
 
 
@@ -185,12 +200,13 @@ def kinds_of(evaluators: Mapping[str, Any]) -> dict[str, str]:
     return {name: str((told or {}).get("kind") or "") for name, told in evaluators.items()}
 
 
-def _told(run: Any) -> dict[str, Any]:
+def told_of(run: Any) -> dict[str, Any]:
+    """What ``attempt`` needs of a finished run."""
     names = ("harness", "arm", "model", "axes", "seed", "run_id", "state", "seconds", "usage")
     return {name: getattr(run, name) for name in names}
 
 
-def _last_results(run: Any) -> dict[str, Mapping[str, Any]]:
+def last_results(run: Any) -> dict[str, Mapping[str, Any]]:
     """The results at the last planned episode; none of a run that did not get there."""
     found = [record for record in run.records if record["episode"] == run.episodes]
     return {result["name"]: result for record in found for result in record.get("results") or ()}
@@ -317,7 +333,7 @@ class Variant(Result):
         cost_per_success: what all runs cost together, failed, timed out and crashed ones included, for each success.
         composite: mean total tokens ÷ mean goal-aligned ratio, over successful runs that have both; lower is better.
         metrics: name → description over successful runs.
-        attempted: name → description over all runs that began.
+        attempted: the same of ``total_tokens``, ``cost_usd`` and ``wallclock`` over all runs that began.
         run_ids: ids of its runs.
     """
 
@@ -467,8 +483,8 @@ def _described(name: str, own: Sequence[Attempt], rank_by: str, unit: str, level
         success_rate=_rate(own, level),
         cost_per_success=_cost(spent, unit, level),
         composite=composite,
-        metrics={metric: summarise(_metric(one, metric) for one in passed) for metric in names},
-        attempted={metric: summarise(_metric(one, metric) for one in spent) for metric in names},
+        metrics={metric: summarise([(one.metrics or {}).get(metric) for one in passed]) for metric in names},
+        attempted={metric: summarise([(one.metrics or {}).get(metric) for one in spent]) for metric in _COSTS},
         run_ids=tuple(one.run_id for one in own),
     )
     value, interval = _value(made, passed, rank_by, level)
