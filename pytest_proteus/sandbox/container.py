@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
+from pytest_proteus.sandbox import seccomp
 from pytest_proteus.sandbox.bwrap import BwrapSandbox, Door, Limits, accounts, given, own, real, sandbox_user
 from pytest_proteus.sandbox.none import BoxError, Outcome, SupervisorLost, supervise
 
@@ -94,10 +95,10 @@ class ContainerSandbox(BwrapSandbox):
         remove = [self.name, "rm", "--force", *(["--time", "0"] if self.name == "podman" else []), name]
         surroundings = _surroundings()
         with contextlib.ExitStack() as stack:
-            files = stack.enter_context(_account_files(env.get("HOME", "/"), user))
+            profile, files = stack.enter_context(_files(env.get("HOME", "/"), user))
             door = stack.enter_context(Door(endpoint)) if endpoint else None
             options = self._options(engine, name, user, folders, [*shown, *files], real(cwd))
-            options += _environment(env, surroundings)
+            options += ["--security-opt", f"seccomp={profile}", *_environment(env, surroundings)]
             order = {
                 "name": str(argv[0]),
                 "argv": [self.name, "run", *options, self.image, *_GATE, *map(str, argv)],
@@ -275,8 +276,9 @@ def _mount(source: str, target: str) -> str:
 
 
 @contextlib.contextmanager
-def _account_files(home: str, user: tuple[int, int] | None) -> Iterator[list[tuple[str, str]]]:
-    """Files of accounts, as (place, place in the container): images do not know the number that the command has."""
+def _files(home: str, user: tuple[int, int] | None) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The filter of system calls, and files of accounts, as (place, place in the container): images do not know the
+    number that the command has."""
     with tempfile.TemporaryDirectory(prefix="box-") as folder:
         found = []
         Path(folder).chmod(0o755)
@@ -286,7 +288,9 @@ def _account_files(home: str, user: tuple[int, int] | None) -> Iterator[list[tup
                 file.write_text(text, encoding="utf-8")
                 file.chmod(0o644)
                 found.append((str(file), place))
-        yield found
+        profile = Path(folder, "calls.json")
+        profile.write_text(json.dumps(seccomp.profile()), encoding="ascii")
+        yield str(profile), found
 
 
 def _short(said: str) -> str:

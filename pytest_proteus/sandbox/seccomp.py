@@ -11,6 +11,7 @@ import platform
 import struct
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 
@@ -21,6 +22,7 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 #: The AF_ of UNIX, INET, INET6 and NETLINK.
 _FAMILIES = (1, 2, 10, 16)
+_MOST_FAMILIES = 64  # there are some 46
 _SOCK_RAW, _SOCK_PACKET, _SOCK_TYPE = 3, 10, 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
@@ -97,6 +99,42 @@ def program(machine: str | None = None) -> bytes:
     code += _block(looked_into["ioctl"], [_argument(1), *orders])
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def profile() -> dict[str, Any]:
+    """The same filter as a profile for container engines, whose own ones leave vsock open.
+
+    Raises:
+        ConfigurationError: as ``program``.
+    """
+    program()
+    machine = platform.machine()
+    word = 0xFFFFFFFF  # the kernel reads no more of these arguments
+
+    def rule(names: Sequence[str], error: int, *argument: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": error}
+        if argument:
+            index, mask, value = argument
+            found["args"] = [{"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}]
+        return found
+
+    families = [number for number in range(_MOST_FAMILIES) if number not in _FAMILIES]
+    others = {
+        **rule(["socket"], errno.EAFNOSUPPORT),
+        "args": [{"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"}],
+    }
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [f"SCMP_ARCH_{machine.upper()}"],
+        "syscalls": [
+            rule(sorted(_MACHINES[machine][1]), errno.EPERM),
+            rule(["clone3"], errno.ENOSYS),
+            *(rule(["clone"], errno.EPERM, 0, 1 << bit, 1 << bit) for bit in range(32) if _NAMESPACES >> bit & 1),
+            *(rule(["socket"], errno.EAFNOSUPPORT, 0, word, family) for family in families),
+            others,
+            *(rule(["ioctl"], errno.EPERM, 1, word, order) for order in (_TIOCSTI, _TIOCLINUX)),
+        ],
+    }
 
 
 def _socket() -> list[_Instruction]:

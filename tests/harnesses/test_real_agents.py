@@ -32,6 +32,9 @@ MODELS = {
     "qwen": "some-model",
 }
 
+#: The agent whose one tool is a shell, and how it is told that it has finished.
+MINI, SUBMIT = "mini-swe-agent", shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+
 ASKED = os.environ.get("PROTEUS_TEST_REAL_AGENTS", "")
 
 slow = pytest.mark.skipif(not ASKED, reason="takes long; tox runs it once")
@@ -39,7 +42,6 @@ thorough = pytest.mark.skipif(ASKED != "all", reason="takes minutes: set PROTEUS
 
 
 NO_BOX = choose("bwrap").preflight()
-needs_bwrap = pytest.mark.skipif(bool(NO_BOX), reason=NO_BOX or "-")
 
 
 def agents(*quick: str):
@@ -64,6 +66,15 @@ def harness(name: str, server: ModelServer | None = None, agent: Path | None = N
     assert isinstance(adapter, AgentHarness)
     if missing := adapter.preflight():
         pytest.skip(missing)
+    return adapter
+
+
+def boxed(name: str, server: ModelServer) -> AgentHarness:
+    """The agent in a box of its own; skipped where none can be built."""
+    if NO_BOX:
+        pytest.skip(NO_BOX)
+    adapter = harness(name, server)
+    adapter.sandbox = BwrapSandbox()
     return adapter
 
 
@@ -105,7 +116,9 @@ def root():
 def run(adapter: AgentHarness, root: Path, *phases: str, timeout: float = TIME, mark: str = "it") -> EpisodeResult:
     (root / "harness").mkdir(exist_ok=True)
     adapter.seed(root / "harness")
-    spec = EpisodeSpec(root, 1, MODELS[adapter.name], prompts(*phases, mark=mark), phase_timeout=timeout)
+    spec = EpisodeSpec(
+        root, 1, MODELS.get(adapter.name, "some-model"), prompts(*phases, mark=mark), phase_timeout=timeout
+    )
     return adapter.run_episode(spec)
 
 
@@ -118,7 +131,7 @@ def said(server: ModelServer, *parts: str) -> str:
 @agents("claude", "codex", "llm", "opencode", "pi")
 def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_every_agent(name, root):
     with ModelServer(session(name, root)) as server:
-        adapter = harness(name, server)
+        adapter = boxed(name, server)
         skills = next(surface.subdir for surface in adapter.surfaces() if surface.name == "skills")
         (root / "harness" / skills / "greet").mkdir(parents=True)
         (root / "harness" / skills / "greet" / "SKILL.md").write_text(SKILL)
@@ -149,14 +162,11 @@ def test_an_episode_of_four_phases_edits_two_surfaces_and_looks_the_same_from_ev
 
 @thorough
 def test_mini_swe_agent_does_the_same_with_its_one_tool(root):
-    submit = shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
-
     def answer(talk):
-        steps = session("mini-swe-agent", root)(talk)
-        return [*steps[:-1], submit]
+        return [*session(MINI, root)(talk)[:-1], SUBMIT]
 
     with ModelServer(answer) as server:
-        adapter = harness("mini-swe-agent", server)
+        adapter = boxed(MINI, server)
         (root / "harness").mkdir()
         adapter.seed(root / "harness")
         result = adapter.run_episode(EpisodeSpec(root, 1, "some-model", prompts(), phase_timeout=TIME))
@@ -166,21 +176,6 @@ def test_mini_swe_agent_does_the_same_with_its_one_tool(root):
     trace = adapter.read_trace(root, 1)
     assert adapter.normalized(trace) == ["shell"] * 11
     assert [event.phase for event in trace] == [*["observe"] * 2, *["propose"] * 2, *["act"] * 6, "reflect"]
-
-
-@needs_bwrap
-@slow
-@agents("claude", "codex")
-def test_in_a_box_it_is_the_same(name, root):
-    with ModelServer(session(name, root)) as server:
-        adapter = harness(name, server)
-        adapter.sandbox = BwrapSandbox()
-        result = run(adapter, root)
-    assert result.ok, result.error
-    assert (root / "harness" / "notes" / "found.md").read_text() == "# Found it\n"
-    trace = adapter.read_trace(root, 1)
-    assert adapter.normalized(trace) == STREAM
-    assert [event.surface for event in trace if event.tool][2:] == ["notes", None, *["instructions"] * 2, "notes"]
 
 
 @agents("claude", "codex", "pi")
@@ -245,31 +240,37 @@ def test_a_phase_that_takes_too_long_keeps_what_was_done_and_leaves_no_process(n
     assert not [p for p in psutil.process_iter(["cwd"]) if str(p.info["cwd"] or "").startswith(str(root))]
 
 
+#: How many run at once, and which phases they have.
+AT_ONCE, THEIRS = (10, PHASES) if ASKED == "all" else (6, ("observe", "act"))
+
+
 @slow
 def test_agents_at_once_share_nothing_and_mix_nothing(root):
     names = [
-        name for name in MODELS if not resolve(name, endpoint=dict.fromkeys(WIRES, "http://127.0.0.1")).preflight()
+        name
+        for name in [*MODELS, *([MINI] if ASKED == "all" else [])]
+        if not resolve(name, endpoint=dict.fromkeys(WIRES, "http://127.0.0.1")).preflight()
     ]
-    marks = {f"mark{number}": names[number % len(names)] for number in range(6)} if names else {}
-    if not marks:
-        pytest.skip("no agent is on this machine")
+    marks = {f"mark{number}": names[number % len(names)] for number in range(AT_ONCE)}
 
     def answer(talk):
         mark = re.search(r"mark\d", talk.prompt)[0]
-        return session(marks[mark], root / mark, mark)(talk)
+        steps = session(marks[mark], root / mark, mark)(talk)
+        return [*steps[:-1], SUBMIT] if marks[mark] == MINI else steps
 
-    with ModelServer(answer) as server, ThreadPoolExecutor(6) as pool:
+    with ModelServer(answer) as server, ThreadPoolExecutor(AT_ONCE) as pool:
         for mark in marks:
             (root / mark).mkdir()
         results = {
-            mark: pool.submit(run, harness(name, server), root / mark, "observe", "act", mark=mark, timeout=600.0)
+            mark: pool.submit(run, boxed(name, server), root / mark, *THEIRS, mark=mark, timeout=900.0)
             for mark, name in marks.items()
         }
         assert {mark: result.result().error for mark, result in results.items()} == dict.fromkeys(marks, "")
     for request in server.requests:
         assert len(set(re.findall(r"mark\d", str(request.body)))) == 1
-    for mark in marks:
+    for mark, name in marks.items():
         assert (root / mark / "harness" / "notes" / "found.md").read_text() == f"# Found {mark}\n"
+        assert (root / mark / "harness" / instructions(name)).read_text().startswith("# My instructions\n")
 
 
 #: Runs the agent, and notes every connection and every question to a name server that it or its children try.

@@ -176,6 +176,28 @@ def test_what_hides_is_dead_when_the_phase_ends_and_no_container_is_left(harness
     assert token not in containers()
 
 
+#: Numbers of x86-64; perl is in the smallest of images.
+CALLS = """
+my %sockets = (vsock => 40, packet => 17, xdp => 44, alg => 38, bluetooth => 31, odd => 40 + 2**32);
+for (sort keys %sockets) { print "$_ ", (socket(S, $sockets{$_}, 1, 0) ? "open" : "shut"), "\n" }
+my %calls = (unshare => [272, 0x10000000], bpf => [321, 0], keyctl => [250, 0], io_uring => [425, 1],
+    clone => [56, 0x10000011], ptrace => [101, 0], setns => [308, 0], mount => [165, 0]);
+for (sort keys %calls) { print "$_ ", (syscall($calls{$_}[0], $calls{$_}[1], 0, 0, 0) == -1 ? $! + 0 : "did"), "\n" }
+print "inet ", (socket(S, 2, 1, 0) ? "open" : "shut"), "\n";
+"""
+
+
+@needs_podman
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")
+def test_calls_and_sockets_that_a_box_refuses_are_refused(harness):
+    outcome = ContainerSandbox("podman", IMAGE).launch(["perl", "-e", CALLS], env=ENVIRONMENT, cwd=harness)
+    found = dict(line.split() for line in outcome.stdout.splitlines())
+    if not found:
+        pytest.skip("the image has no perl")
+    assert found.pop("inet") == "open"
+    assert set(found.values()) == {"shut", "1"}, found
+
+
 @needs_podman
 def test_processes_and_files_are_bounded(harness):
     small = Limits(processes=40, file=1 << 20)
