@@ -6,12 +6,13 @@ What is written to, read or connected to here are canaries: nothing of the user'
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
@@ -43,6 +44,7 @@ _FINDINGS = (
     (r"wrote-own", True, "its own folder cannot be written"),
     (r"wrote-sysctl", False, "settings of the kernel could be written"),
     (r"reached-machine", False, "a server of this machine could be reached"),
+    (r"survived", False, "a process outlived it"),
     (r"door HTTP/1\.[01] 204\b.*", True, "the way to the model's endpoint does not work"),
     (r"Seccomp: 2", True, "the filter of system calls is not in force"),
     (r"CapEff: 0+", True, "it holds capabilities"),
@@ -68,7 +70,7 @@ def probe(sandbox: bwrap.BwrapSandbox) -> str:
 
 
 def _found(sandbox: bwrap.BwrapSandbox) -> str:
-    with _canaries() as (folder, port, url):
+    with _canaries() as (folder, port, url), _pipe(folder / "own" / "daemon") as held:
         paths = [folder / "absent" / "file", folder / "shown" / "file", folder / "own"]
         outcome = sandbox.launch(
             ["bash", "-c", _SCRIPT, "probe", *map(str, paths), str(port)],
@@ -79,11 +81,29 @@ def _found(sandbox: bwrap.BwrapSandbox) -> str:
             readable=[paths[1].parent],
             endpoint=url,
         )
-    said = outcome.stdout.splitlines()
+        said = [*outcome.stdout.splitlines(), *(["survived"] if held() else [])]
     for pattern, wanted, wrong in _FINDINGS:
         if any(re.fullmatch(pattern, line) for line in said) != wanted:
             return f"sandbox {sandbox.name} does not hold on this machine: {wrong}; take another machine, {bwrap.HINT}"
     return ""
+
+
+@contextlib.contextmanager
+def _pipe(path: Path) -> Iterator[Callable[[], bool]]:
+    """A pipe of that name, and whether some process holds it open to write."""
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def held() -> bool:
+        try:
+            return os.read(descriptor, 1) != b""
+        except BlockingIOError:
+            return True
+
+    try:
+        yield held
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
+import threading
+import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -296,3 +303,60 @@ def test_no_connection_is_made_but_to_the_endpoint(name, root):
     assert calls, "nothing was noted"
     assert [call for call in calls if '"127.0.0.1"' not in call] == []
     assert len(set(re.findall(r"htons\(\d+\)", " ".join(calls)))) == 1, "the address that the agent was given"
+
+
+SUITE = """
+import pytest
+pytestmark = pytest.mark.sweep(
+    name="x", episodes=1, phases=["act"], harness=[{name!r}], model=[{model!r}], arm=["neutral"], seed=[0])
+def test_run(run):
+    pass
+"""
+
+
+def of_agents(folder: Path, token: str) -> list[int]:
+    """What an agent of a session works at, by its folder or by its command line."""
+    found = []
+    for process in psutil.process_iter(["cwd", "cmdline", "status"]):
+        here = str(process.info["cwd"] or "").startswith(str(folder)) or token in str(process.info["cmdline"])
+        if here and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def soon(condition, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < deadline:
+        threading.Event().wait(0.1)
+    return held
+
+
+@thorough
+@pytest.mark.parametrize("rung", ["bwrap", "none"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", [*MODELS, MINI])
+def test_a_killed_session_leaves_no_process_of_the_agent(name, number, rung, root, tmp_path):
+    if rung == "bwrap" and NO_BOX:
+        pytest.skip(NO_BOX)
+    harness(name)
+    token = uuid.uuid4().hex
+    (tmp_path / "test_it.py").write_text(SUITE.format(name=name, model=MODELS.get(name, "some-model")))
+    command = f"trap '' TERM HUP; setsid bash -c 'while :; do sleep 600; done' {token} & sleep 600"
+    with ModelServer(lambda talk: shell(command)) as server:
+        words = ["-p", "proteus", "-p", "no:cacheprovider", "--proteus-out=out", f"--proteus-sandbox={rung}"]
+        words += [f"--proteus-endpoint={wire}={url}" for wire, url in server.endpoint.items()]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "TMPDIR": str(root)}}
+        running = subprocess.Popen([sys.executable, "-m", "pytest", *words, "test_it.py"], cwd=tmp_path, **quiet)
+        try:
+            assert soon(lambda: any(token in " ".join(cmdline(pid)) for pid in of_agents(root, token)), 120)
+            running.send_signal(number)
+            assert soon(lambda: not of_agents(root, token), 20), of_agents(root, token)
+        finally:
+            running.kill()
+            running.wait(30)
+
+
+def cmdline(pid: int) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).cmdline()
+    return []

@@ -59,7 +59,9 @@ def wait_for(condition, seconds: float) -> bool:
     return held
 
 
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGKILL, "0"), (signal.SIGKILL, "2"), (signal.SIGTERM, "2")])
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGKILL, "0"), (signal.SIGKILL, "2"), (signal.SIGTERM, "2"), (signal.SIGINT, "0")]
+)
 def test_a_killed_session_leaves_no_process_and_is_continued(tmp_path: Path, number, workers):
     token = uuid.uuid4().hex
     (tmp_path / "test_it.py").write_text(SUITE.replace("TOKEN", token).replace("GO", str(tmp_path / "go")))
@@ -77,3 +79,34 @@ def test_a_killed_session_leaves_no_process_and_is_continued(tmp_path: Path, num
     assert subprocess.run([*command, "0", "test_it.py"], cwd=tmp_path, **quiet).returncode == 0
     report = json.loads((tmp_path / "out" / "waiting" / "report.json").read_text())
     assert [run["episodes_complete"] for run in report["sweeps"][0]["runs"]] == [3, 3]
+
+
+def test_a_killed_worker_leaves_no_process_of_its_agent(tmp_path: Path):
+    token = uuid.uuid4().hex
+    suite = SUITE.replace("TOKEN", token).replace("GO", str(tmp_path / "go")).replace("seed=[0, 1]", "seed=[0]")
+    (tmp_path / "test_it.py").write_text(suite)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "proteus",
+        "-p",
+        "no:cacheprovider",
+        "--proteus-out=out",
+        "-n",
+        "1",
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    session = subprocess.Popen([*command, "test_it.py"], cwd=tmp_path, **quiet)
+    try:
+        assert wait_for(lambda: living(token), 120)
+        (worker,) = psutil.Process(session.pid).children()
+        worker.kill()
+        assert wait_for(lambda: not living(token), 20)
+        assert session.wait(60) == 1
+    finally:
+        session.kill()
+        session.wait(20)
+    report = json.loads((tmp_path / "out" / "waiting" / "report.json").read_text())
+    assert [run["state"] for run in report["sweeps"][0]["runs"]] == ["lost"]

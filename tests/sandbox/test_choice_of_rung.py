@@ -13,8 +13,9 @@ from boxes import needs_bwrap, stand_in
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.harnesses.pi import PiHarness
-from pytest_proteus.sandbox import BwrapSandbox, LocalSandbox, choose
+from pytest_proteus.sandbox import BwrapSandbox, LocalSandbox, Outcome, choose
 from pytest_proteus.sandbox.bwrap import explain, find_bwrap
+from pytest_proteus.sandbox.probe import probe
 from pytest_proteus.sandbox.seccomp import program
 
 
@@ -95,6 +96,26 @@ def test_a_machine_that_lets_no_box_be_built_is_told_with_what_to_do(world, monk
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said in done.stdout
     assert fix in done.stdout
+
+
+class Leaky:
+    """A rung whose boxes hold but for one process."""
+
+    name, image = "leaky", ""
+
+    def launch(self, argv, *, cwd, **more):
+        with (cwd / "daemon").open("wb") as file:
+            self.left = subprocess.Popen(["sleep", "600"], stdout=file)
+        return Outcome(0, False, "began\nwrote-own\n", "", False, False, 0.1)
+
+
+def test_a_machine_on_which_a_process_outlives_its_box_is_told():
+    leaky = Leaky()
+    try:
+        assert "sandbox leaky does not hold on this machine: a process outlived it" in probe(leaky)
+    finally:
+        leaky.left.kill()
+        leaky.left.wait()
 
 
 def test_a_filter_of_system_calls_is_never_that_of_another_machine():
