@@ -392,19 +392,53 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pytest_proteus.harnesses import registry
-    from pytest_proteus.harnesses.conformance import check
-    from pytest_proteus.sweep.options import parse_endpoints
-
+    if not (options.harness or options.evaluator or options.statistic):
+        raise ConfigurationError("name what to check: --harness, --evaluator or --statistic")
+    if options.statistic and (options.harness or options.evaluator):
+        raise ConfigurationError("--statistic is checked by itself: leave --harness and --evaluator out")
     sys.path.insert(0, str(Path.cwd()))  # where a module of one's own lies, as for python -m
-    adapter = registry.make(options.harness, endpoint=parse_endpoints(options.endpoint) or None)
-    found = check(adapter, episode=options.episode, model=options.model)
+    found: Sequence[Any]
+    if options.statistic:
+        from pytest_proteus.sweep.conformance import check_statistic
+
+        found = check_statistic(options.statistic)
+    elif options.evaluator:
+        found = _check_evaluator(options)
+    else:
+        from pytest_proteus.harnesses import registry
+        from pytest_proteus.harnesses.conformance import check
+        from pytest_proteus.sweep.options import parse_endpoints
+
+        adapter = registry.make(options.harness, endpoint=parse_endpoints(options.endpoint) or None)
+        found = check(adapter, episode=options.episode, model=options.model)
     if options.json:
         _print_json([{"check": one.name, "ok": one.ok, "advice": one.advice} for one in found])
     else:
         for one in found:
             print(one)
     return 0 if all(one.ok for one in found) else 1
+
+
+def _check_evaluator(options: argparse.Namespace) -> Any:
+    from pytest_proteus.core.evaluators import parse_evaluator
+    from pytest_proteus.harnesses import registry
+    from pytest_proteus.sweep.conformance import check_evaluator
+    from pytest_proteus.sweep.declare import FORMS
+
+    adapter = registry.resolve(options.harness or "minimal")
+    return check_evaluator(parse_evaluator(options.evaluator, adapter.surfaces(), FORMS), adapter)
+
+
+def _scaffold(options: argparse.Namespace) -> int:
+    from pytest_proteus.harnesses.scaffold import scaffold_adapter
+
+    path, spec = scaffold_adapter(options.adapter, Path.cwd())
+    if options.json:
+        _print_json({"path": str(path), "harness": spec})
+    else:
+        print(f"{path.name}: replace what stands in for your agent, and try it with:")
+        print(f"proteus check --harness {spec} --episode")
+    return 0
 
 
 def _agents_list(options: argparse.Namespace) -> int:
@@ -490,15 +524,30 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "check",
         _check,
-        "say whether a harness adapter keeps the contract, and what to change where it does not",
+        "say whether a harness adapter keeps the contract, or a measurement can be trusted, and what to change",
         "proteus check --harness my_package.my_module:MyHarness --episode",
     )
-    check.add_argument("--harness", required=True, metavar="HARNESS", help="name, or package.module:Class")
+    check.add_argument("--harness", metavar="HARNESS", help="name, or package.module:Class")
+    check.add_argument(
+        "--evaluator",
+        metavar="SPEC",
+        help="check this evaluator, over made-up episodes of --harness (default: minimal)",
+    )
+    check.add_argument("--statistic", metavar="MODULE:FUNCTION", help="check this function of a sweep")
     check.add_argument("--episode", action="store_true", help="run one neutral episode, too; it may cost money")
     check.add_argument("--model", default="mock", metavar="MODEL", help="model of that episode")
     check.add_argument(
         "--endpoint", action="append", default=[], metavar="[WIRE=]URL", help="its model endpoint; repeatable"
     )
+    scaffold = _command(
+        commands,
+        "scaffold",
+        _scaffold,
+        "write a commented harness adapter to begin from, into the working folder",
+        "proteus scaffold adapter my_agent",
+    )
+    scaffold.add_argument("kind", choices=["adapter"], help="what to write")
+    scaffold.add_argument("adapter", metavar="NAME", help="what the harness is called")
     return parser
 
 

@@ -10,20 +10,34 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_proteus.core.adapter import CONTINUITY_MODES, PHASES, ActionEvent, HarnessAdapter, Surface
+from pytest_proteus.core.adapter import (
+    CONTINUITY_MODES,
+    PHASES,
+    ActionEvent,
+    EpisodeResult,
+    EpisodeSpec,
+    HarnessAdapter,
+    Surface,
+)
 from pytest_proteus.core.disposition import NEUTRAL, review
 from pytest_proteus.harnesses.registry import lacking
 
 #: Characters of one event's parameters, as JSON, and of its text, above which they count as not bounded.
 EVENT_LIMIT = 200_000
 
+#: Turns of the episode that is run.
+_TURNS = 60
+
 _SHOWN = 3
 _EPISODE = "it runs an episode"
+
+#: Folders of the scratch folder that a careless adapter is led to: home, working folder, temporary files.
+_LED = ("home", "cwd", "tmp")
 
 
 @dataclass(frozen=True)
@@ -80,16 +94,18 @@ def check(adapter: Any, *, episode: bool = False, model: str = "mock") -> list[C
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     """A folder with a home and a working folder in which this process is for as long."""
-    before, variables = Path.cwd(), {name: os.environ.get(name) for name in ("HOME", "PWD")}
+    before, variables = Path.cwd(), {name: os.environ.get(name) for name in ("HOME", "PWD", "TMPDIR")}
     with tempfile.TemporaryDirectory(prefix="check-") as name:
         folder = Path(name)
-        for inner in ("home", "cwd"):
+        for inner in _LED:
             (folder / inner).mkdir()
-        os.environ |= {"HOME": str(folder / "home"), "PWD": str(folder / "cwd")}
+        os.environ |= {"HOME": str(folder / "home"), "PWD": str(folder / "cwd"), "TMPDIR": str(folder / "tmp")}
+        held, tempfile.tempdir = tempfile.tempdir, str(folder / "tmp")
         os.chdir(folder / "cwd")
         try:
             yield folder
         finally:
+            tempfile.tempdir = held
             os.chdir(before)
             for variable, value in variables.items():
                 os.environ.pop(variable, None)
@@ -168,6 +184,7 @@ class _Checks:
             "the same seed gives the same tree": self._same_seed,
             "a disposition can be taken away without a trace": self._disposition,
             "its seeded tree is viable": self._viable,
+            "it looks at a tree without changing anything": self._looks,
         }
 
     def _root(self) -> Path:
@@ -184,7 +201,7 @@ class _Checks:
     def _outside(self, root: Path, allowed: Sequence[str]) -> str:
         """What lies where nothing should, named; empty when nothing does."""
         beside = [path for path in root.iterdir() if path.name not in allowed]
-        led = [path for name in ("home", "cwd") for path in (self.folder / name).iterdir()]
+        led = [path for name in _LED for path in (self.folder / name).iterdir()]
         return _named([*beside, *led])
 
     def _seed(self) -> str:
@@ -227,6 +244,9 @@ class _Checks:
         during, print_during = self._scan(root)[0], self._fingerprint(tree)
         self.adapter.install_disposition(tree, NEUTRAL)
         after, print_after = self._scan(root)[0], self._fingerprint(tree)
+        outside = self._outside(root, ["harness", ".snapshot.git"])
+        if outside:
+            return f"install_disposition() wrote {outside}: write below harness_root only"
         if after != before:
             return "install_disposition(…, NEUTRAL) leaves the tree changed: remove all that an earlier one wrote"
         if print_after != print_before:
@@ -254,14 +274,36 @@ class _Checks:
         told = validate(self._seeded() / "harness") if callable(validate) else ""
         return f"validate_candidate() refuses what seed() wrote: {told}" if told else ""
 
+    def _looks(self) -> str:
+        validate = getattr(self.adapter, "validate_candidate", None)
+        if not callable(validate):
+            return ""
+        root = self._seeded()
+        before = self._scan(root)[0]
+        first, second = (validate(root / "harness") for _ in range(2))
+        outside = self._outside(root, ["harness", ".snapshot.git"])
+        if self._scan(root)[0] != before:
+            return "validate_candidate() changes the tree: build and boot a copy of it, or with the tree only readable"
+        if outside:
+            return f"validate_candidate() leaves {outside}: remove what it made"
+        if first != second:
+            return f"validate_candidate() says {first!r} and then {second!r} of one tree: leave out chance and clocks"
+        return ""
+
     # ------------------------------------------------------------------------------------------ an episode
 
     def of_episode(self, model: str) -> list[Check]:
         root = self.folder / "run"
-        advice = _asked(lambda: self._run(root, model))
+        watched: Any = _Watched(self.adapter)
+        advice = _asked(lambda: self._run(watched, root, model))
         found = [Check(_EPISODE, advice)]
         if advice:
             return found
+        found.append(Check("it keeps to its turns", watched.turns()))
+        if getattr(self.adapter, "staged_activation", False):
+            found.append(Check("it does not edit what it runs from", watched.edited))
+        if getattr(self.adapter, "continuity_mode", "native") == "framework":
+            found.append(Check("its phases leave a note", watched.notes()))
         found.append(Check("its trace has the events' form", _asked(lambda: self._trace(root))))
         wanted = "its episode writes nowhere but into the run"
         led = _asked(lambda: self._outside(root, [path.name for path in root.iterdir()]))
@@ -270,19 +312,20 @@ class _Checks:
         )
         return found
 
-    def _run(self, root: Path, model: str) -> str:
+    def _run(self, watched: Any, root: Path, model: str) -> str:
         from pytest_proteus.core.config import RunConfig
         from pytest_proteus.core.episode import run
         from pytest_proteus.core.goal import GoalConfig
 
         config = RunConfig(
             name="check",
-            adapter=self.adapter,
+            adapter=watched,
             disposition=NEUTRAL,
             goal=GoalConfig(),
             root=root,
             model=model,
             episodes=1,
+            max_turns=_TURNS,
         )
         result = run(config)
         return "" if result.state == "complete" else f"the episode ended as {result.state}: {result.error}"
@@ -297,6 +340,48 @@ class _Checks:
                 return f"event {number} of read_trace(): {wrong}"
             turn = event.turn
         return ""
+
+
+class _Watched:
+    """An adapter, and what of its episode shows from outside."""
+
+    def __init__(self, adapter: HarnessAdapter) -> None:
+        self._adapter = adapter
+        self._result: EpisodeResult | None = None
+        self.edited = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def run_episode(self, spec: EpisodeSpec) -> EpisodeResult:
+        active = spec.active_root
+        before = _listing(active) if active else []
+        self._result = self._adapter.run_episode(spec)
+        if active and _listing(active) != before:
+            self.edited = "run_episode() changed spec.active_root: run from there, and edit spec.harness_root"
+        return self._result
+
+    def turns(self) -> str:
+        turns = getattr(self._result, "turns", None)
+        if isinstance(turns, bool) or not isinstance(turns, int) or turns < 0:
+            return f"EpisodeResult.turns is {turns!r}: give the number of the model's answers"
+        if turns > _TURNS:
+            return (
+                f"it used {turns} turns of {_TURNS}: give each phase what spec.turns_of(phase, used) says, and no more"
+            )
+        return ""
+
+    def notes(self) -> str:
+        notes = getattr(self._result, "handoffs", None)
+        if isinstance(notes, Mapping) and notes:
+            return ""
+        return "continuity_mode is 'framework': open a Handoff(spec), finish() it after each phase, return its phases"
+
+
+def _listing(folder: Path) -> list[tuple[str, bytes]]:
+    """Path and content of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return [(str(path.relative_to(folder)), path.read_bytes()) for path in files]
 
 
 def _wrong(event: Any, surfaces: set[str], turn: int) -> str:

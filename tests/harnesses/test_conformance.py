@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
 
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, Surface
+from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.harnesses.conformance import check
 from pytest_proteus.harnesses.minimal import MinimalHarness
+from pytest_proteus.harnesses.scaffold import scaffold_adapter
 from pytest_proteus.testing import check_adapter
 
 
@@ -197,3 +201,82 @@ def test_the_command_refuses_a_name_that_nobody_has(tmp_path):
     done = command(tmp_path, "--harness", "minimul")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("proteus check: unknown harness 'minimul'; did you mean 'minimal'?")
+
+
+class Staged(Good):
+    """Runs from one tree and edits another."""
+
+    staged_activation = True
+
+    def validate_candidate(self, harness_root):
+        return ""
+
+
+def staged(**members) -> Good:
+    return type("Changed", (Staged,), members)()
+
+
+def test_a_staged_adapter_is_held_to_its_rules():
+    assert failed(staged(), episode=True) == {}
+
+
+def test_a_staged_adapter_that_edits_what_it_runs_from_is_told(tmp_path):
+    def run_episode(self, spec):
+        spec.active_root.chmod(0o755)
+        (spec.active_root / "mine").write_text("x")
+        return EpisodeResult(spec.episode, True, 1)
+
+    found = failed(staged(run_episode=run_episode), episode=True)
+    assert "edit spec.harness_root" in found["it does not edit what it runs from"]
+
+
+@pytest.mark.parametrize(
+    ("validate", "told"),
+    [
+        (lambda self, root: (root / "built").write_text("x") and "", "changes the tree"),
+        (lambda self, root: Path("built").write_text("x") and "", "leaves"),
+        (lambda self, root: tempfile.mkdtemp() and "", "leaves"),
+        (lambda self, root: uuid.uuid4().hex, "leave out chance and clocks"),
+    ],
+)
+def test_looking_at_a_tree_leaves_nothing_and_is_no_matter_of_chance(validate, told):
+    found = failed(change(validate_candidate=validate))
+    assert told in found["it looks at a tree without changing anything"]
+
+
+def test_an_adapter_that_takes_more_turns_than_it_has_is_told():
+    greedy = change(run_episode=lambda self, spec: EpisodeResult(spec.episode, True, 1000))
+    assert "spec.turns_of" in failed(greedy, episode=True)["it keeps to its turns"]
+
+
+def test_under_framework_continuity_a_note_has_to_come_back():
+    assert "Handoff(spec)" in failed(change(continuity_mode="framework"), episode=True)["its phases leave a note"]
+
+
+def test_a_disposition_is_written_nowhere_else():
+    def install(self, harness_root, disposition):
+        (harness_root.parent / "elsewhere").write_text("x")
+
+    found = failed(change(install_disposition=install, disposition_in_files=False))
+    assert "elsewhere" in found["a disposition can be taken away without a trace"]
+
+
+@pytest.mark.parametrize("name", ["MyAgent", "my_agent", "my-agent", "MyAgentHarness"])
+def test_a_scaffolded_adapter_keeps_the_contract_unchanged(tmp_path, monkeypatch, name):
+    path, spec = scaffold_adapter(name, tmp_path)
+    assert (path.name, spec) == ("my_agent_harness.py", "my_agent_harness:MyAgentHarness")
+    if name == "MyAgent":
+        command = [sys.executable, "-m", "pytest_proteus.cli", "check", "--harness", spec, "--episode", "--json"]
+        code = "import sys; from pytest_proteus.cli import main; sys.exit(main(sys.argv[1:]))"
+        done = subprocess.run([sys.executable, "-c", code, *command[3:]], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert all(line["ok"] for line in json.loads(done.stdout))
+    assert "TemplateHarness" not in path.read_text()
+    with pytest.raises(ConfigurationError, match="is there already"):
+        scaffold_adapter(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "Ägent"])
+def test_a_name_that_makes_no_class_is_refused(tmp_path, name):
+    with pytest.raises(ConfigurationError, match="beginning with a letter"):
+        scaffold_adapter(name, tmp_path)
