@@ -377,6 +377,119 @@ def _reader(name: str, options: argparse.Namespace) -> int:
     return code
 
 
+# --- metering ---------------------------------------------------------------------------------------------------------
+
+
+def _tap(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering.serve import serve
+    from pytest_proteus.sweep.options import parse_endpoints
+
+    tap, store = serve(options.dir, parse_endpoints(options.upstream), options.port)
+    url = f"http://127.0.0.1:{tap.port}"
+    print(json.dumps({"url": url, "store": str(store.path)}) if options.json else f"{url} → {store.path}", flush=True)
+    try:
+        with _sigterm_is_interrupt():
+            tap.wait()
+    except KeyboardInterrupt:
+        tap.close()
+        store.close()
+    return 0
+
+
+@contextlib.contextmanager
+def _sigterm_is_interrupt() -> Iterator[None]:
+    def interrupted(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measurement_start(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering import slots
+
+    slot = slots.start(options.dir, options.task_id, agent=options.agent, model=options.model, goal=options.goal)
+    told = {"task_id": slot.task_id, "path": f"/t/{slot.token}", "agent": slot.agent, "task_hash": slot.task_hash}
+    if options.json:
+        print(json.dumps(told))
+    else:
+        print(f"{slot.task_id} is being measured; an address of its own, below that of `proteus tap`: {told['path']}")
+    return 0
+
+
+def _measurement_stop(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering import slots
+
+    slot, usage = slots.stop(options.dir, options.agent, options.state)
+    if options.json:
+        print(json.dumps({"task_id": slot.task_id, "state": options.state, "usage": usage.entry()}))
+    else:
+        print(f"{slot.task_id}: {_usage_text(usage.entry())}")
+    return 0
+
+
+def _measurement_status(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering import slots
+    from pytest_proteus.metering.totals import usage_of
+
+    found = list(slots.open_slots(options.dir))
+    used = usage_of(options.dir, [slot.task_id for slot in found])
+    told: list[dict[str, Any]] = [
+        {
+            "task_id": slot.task_id,
+            "agent": slot.agent,
+            "owner": slot.owner,
+            "opened_at": slot.opened_at,
+            "usage": used[slot.task_id].entry() if slot.task_id in used else None,
+        }
+        for slot in found
+    ]
+    if options.json:
+        print(json.dumps(told))
+    for slot in () if options.json else told:
+        print(f"{slot['task_id']}{' (' + slot['agent'] + ')' if slot['agent'] else ''}: {_usage_text(slot['usage'])}")
+    if not told and not options.json:
+        print(f"nothing is being measured in {options.dir}")
+    return 0
+
+
+def _usage_text(usage: Mapping[str, Any] | None) -> str:
+    """What was used, for people."""
+    if usage is None or usage["total_tokens"] is None:
+        reason = (usage or {}).get("discrepancy", {}).get("reason") or "nothing was metered"
+        return f"unmeasured: {reason}"
+    cost = "" if usage["cost_usd"] is None else f", {usage['cost_usd']:.4f} US dollars"
+    return f"{usage['total_tokens']:,} tokens in {usage['requests']:,} calls{cost}"
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering.timeline import timeline
+    from pytest_proteus.report.tables import align, number, printable
+
+    found = timeline(options.dir, options.task)
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    print(printable(f"{found['task_id']}: {_usage_text(found['usage'])}"))
+    header = ["turn", "role", "process", "model", "status", "input", "output", "cached", "seconds", "tools"]
+    rows = [
+        [
+            "ambient" if row["ambient"] else number(row["turn"]),
+            *(str(row[name] or "-") for name in ("role", "process", "model")),
+            str(row["status"] or row["state"]),
+            *(number(row[f"{kind}_tokens"]) for kind in ("input", "output", "cache_read")),
+            "-" if row["seconds"] is None else f"{row['seconds']:.2f}",
+            " ".join(row["tools"]) or "-",
+        ]
+        for row in found["rows"]
+    ]
+    print("\n".join(align([header, *rows])))
+    return 0
+
+
 # --- runs and agents --------------------------------------------------------------------------------------------------
 
 
@@ -520,6 +633,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("run_root", type=Path, metavar="RUN_ROOT", help="folder of one run: OUT/runs/<run-id>")
     export.add_argument("dest", type=Path, metavar="DEST", help="folder to write; it must not exist yet")
     _add_agents(commands)
+    _add_metering(commands)
     check = _command(
         commands,
         "check",
@@ -692,6 +806,59 @@ def _add_agents(commands: Any) -> None:
     )
     install.add_argument("agent", nargs="+", metavar="NAME", help="name of an agent: see `proteus agents list`")
     _command(actions, "list", _agents_list, "list the known agents and where they are", "proteus agents list")
+
+
+def _add_metering(commands: Any) -> None:
+    tap = _command(
+        commands,
+        "tap",
+        _tap,
+        "meter the calls of agents that you run by hand: a proxy on this machine, until it is interrupted",
+        "proteus tap --upstream anthropic=https://api.anthropic.com --port 8790",
+    )
+    tap.add_argument("--upstream", action="append", default=[], metavar="[WIRE=]URL", help="the model; repeatable")
+    tap.add_argument("--port", type=int, default=0, metavar="PORT", help="port on 127.0.0.1 (default: a free one)")
+    text = "say by hand which task the calls of a tap belong to"
+    measurement = commands.add_parser(
+        "measurement",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="example:\n  proteus measurement start --task-id review-of-monday",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = measurement.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    start = _command(
+        actions,
+        "start",
+        _measurement_start,
+        "begin a measurement: calls that name no task belong to it from here on",
+        "proteus measurement start --task-id review-of-monday --agent claude",
+    )
+    start.add_argument("--task-id", required=True, metavar="ID", help="name of the task")
+    start.add_argument("--goal", default="", metavar="TEXT", help="what is to be done; its hash is kept")
+    start.add_argument("--model", default="", metavar="NAME", help="the model that is used")
+    stop = _command(
+        actions, "stop", _measurement_stop, "end a measurement, and say what it used", "proteus measurement stop"
+    )
+    stop.add_argument("--state", choices=["complete", "timeout", "abort"], default="complete", help="how it ended")
+    status = _command(
+        actions, "status", _measurement_status, "say what is being measured", "proteus measurement status --json"
+    )
+    for parser in (start, stop):
+        parser.add_argument("--agent", default="", metavar="NAME", help="of this agent's calls alone, such as claude")
+    timeline = _command(
+        commands,
+        "timeline",
+        _timeline,
+        "list the calls of a task or run, in order",
+        "proteus timeline review-of-monday",
+    )
+    timeline.add_argument("task", metavar="TASK_ID", help="id of a task, or of a run with --dir")
+    for parser in (tap, start, stop, status, timeline):
+        parser.add_argument(
+            "--dir", type=Path, default=Path(".proteus", "metering"), metavar="DIR",
+            help="folder of the store (default: .proteus/metering); of a sweep for its runs",
+        )  # fmt: skip
 
 
 def _add_run(commands: Any) -> None:

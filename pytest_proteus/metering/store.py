@@ -47,6 +47,7 @@ _VERSIONS = (
         closed REAL,
         state TEXT NOT NULL,         -- open, complete, timeout, abort or errored
         log TEXT,                    -- JSON: kind -> tokens by the agent's own log
+        task_hash TEXT,              -- of its goal
         note TEXT
     );
     CREATE INDEX spans_of_run ON spans (run_id);
@@ -135,18 +136,20 @@ class Store:
         model: str = "",
         bound: bool = True,
         note: str = "",
+        task_hash: str = "",
     ) -> str:
         """Open a span: the calls of a task from here on. Gives its id."""
         ident = uuid.uuid4().hex
         row = (ident, task_id, run_id or None, episode or None, agent, model, int(bound), time.time(), note or None)
+        goal = task_hash or None
 
         def change(connection: sqlite3.Connection) -> None:
             others = "UPDATE spans SET execution_mode = 'parallel' WHERE state = 'open' AND task_id != ?"
             mode = "parallel" if connection.execute(others, (task_id,)).rowcount else "serial"
             connection.execute(
                 "INSERT OR IGNORE INTO spans (id, task_id, run_id, episode, agent, model, bound, opened, note, state,"
-                " execution_mode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)",
-                (*row, mode),
+                " execution_mode, task_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?)",
+                (*row, mode, goal),
             )
 
         self.submit(change).result()

@@ -98,8 +98,9 @@ class Binding:
     spent: threading.Event = field(default_factory=threading.Event)
 
 
-#: Finds the binding of a call that has no token: by its wire and its headers; a sentence says why there is none.
-Fallback = Callable[[str, Mapping[str, str]], "Binding | str"]
+#: Finds the binding of a call whose token nobody here has given, or that has none (then it is empty), by that, its wire
+#: and its headers; a sentence says why there is none.
+Fallback = Callable[[str, str, Mapping[str, str]], "Binding | str"]
 
 
 class Tap:
@@ -107,7 +108,7 @@ class Tap:
 
     Args:
         port: port on 127.0.0.1; 0 for a free one.
-        fallback: for calls without a token; None refuses them.
+        fallback: for calls without a token of this tap's; None refuses them.
         silence: seconds of silence after which a call is given up.
         head_seconds: seconds that the head of a request may take.
 
@@ -273,19 +274,15 @@ class Tap:
         Raises:
             _Refused: there is none, or the path leads elsewhere.
         """
+        token, rest = "", path
         if path.startswith("/t/"):
             token, _, rest = path[3:].partition("/")
-            binding: Binding | str | None = self._bindings.get(token)
             rest = f"/{rest}"
-            if binding is None:
-                raise _Refused(403, "this address leads nowhere, or not any more")
-        else:
-            binding, rest = self._fallback(wire, headers) if self._fallback else None, path
-            if binding is None:
-                raise _Refused(403, "this address leads nowhere")
-            if isinstance(binding, str):
-                raise _Refused(403, binding)
-        assert isinstance(binding, Binding)
+        binding: Binding | str | None = self._bindings.get(token)
+        if binding is None and self._fallback is not None and (token or rest == path):
+            binding = self._fallback(token, wire, headers)
+        if not isinstance(binding, Binding):
+            raise _Refused(403, binding or "this address leads nowhere, or not any more")
         if not _is_below(rest, urlsplit(binding.upstream).path):
             raise _Refused(403, "this address leads to the model's endpoint only")
         return binding, rest
@@ -370,6 +367,7 @@ class _Exchange:
                 "task_id": binding.task_id or None,
                 "provider": self.wire,
                 "model": self.model or None,
+                "process": request.headers.get("User-Agent", "").partition(" ")[0][:80] or None,
                 "began": time.time(),
             }
             self.told = {"state": "open", "status": None, "request_id": "", "first_byte": None, "ended": None}

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_proteus.core.errors import STATES
 from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
 from pytest_proteus.core.records import read_jsonl, read_records, read_rescores, with_versions
+from pytest_proteus.metering.names import of_cell
 from pytest_proteus.metering.totals import usage_of
 from pytest_proteus.report.shape import (
     UNREADABLE,
@@ -78,7 +79,7 @@ class Runs:
         seconds = [item["seconds"] for item in records if number(item.get("seconds")) is not None]
         return {
             "run_id": run_id,
-            "task_id": None,
+            "task_id": self._task_id(cell),
             **fields(cell, CELL),
             "axes": dict(mapping(cell.get("axes"))),
             "state": "errored" if failure else _state(record, len(records), planned),
@@ -98,6 +99,12 @@ class Runs:
             "waiting_seconds": None,
             "nodeids": self.nodeids.get(run_id, []),
         }
+
+    def _task_id(self, cell: Mapping[str, Any]) -> str | None:
+        """The run's id for people; None where the manifest's entry is not whole."""
+        if not {"harness", "arm", "seed"} <= set(cell) or not isinstance(cell.get("axes") or {}, dict):
+            return None
+        return of_cell(self.name, self.out.name, cell)
 
     def _cell(self, run_id: str) -> tuple[CellRecord, dict[str, Any] | None]:
         """How the cell stands, or the error that takes its place: an unreadable cell counts as ``errored``."""

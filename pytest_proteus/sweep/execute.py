@@ -20,12 +20,14 @@ from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import CellRecord, read_cell
 from pytest_proteus.core.records import append_jsonl, completed_episodes_in, read_records, read_trace
 from pytest_proteus.metering import spans
+from pytest_proteus.metering.names import of_cell
 from pytest_proteus.metering.prices import prices_of
 from pytest_proteus.metering.spans import Meter
 from pytest_proteus.metering.totals import usage_of
 from pytest_proteus.sandbox import let_in, open_folders
 from pytest_proteus.sandbox.guard import Guard, repository
 from pytest_proteus.sweep.asking import Variants
+from pytest_proteus.sweep.declare import AXES
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -257,13 +259,14 @@ def run_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bool
         live_root=live_root(out, run_id),
         should_stop=should_stop,
         evolves=cell.arm_value.evolves,
-        meter=meter(out, run_id),
+        meter=Meter(out, run_id, task_id(plan, cell, out)),
     )
 
 
-def meter(out: Path, run_id: str) -> Meter:
-    """What a run's calls of a model are metered with; nothing is started before the first of them."""
-    return Meter(out, run_id)
+def task_id(plan: Plan, cell: Cell, out: Path) -> str:
+    """The id of a cell that people can read, for whoever looks at what it used."""
+    labels = {axis: getattr(cell, axis) for axis in AXES}
+    return of_cell(plan.name, out.name, {**labels, "axes": dict(cell.axes)})
 
 
 def live_root(out: Path, run_id: str) -> Path:

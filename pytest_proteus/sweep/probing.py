@@ -17,7 +17,8 @@ from pytest_proteus.core.config import RunConfig
 from pytest_proteus.core.disposition import NEUTRAL
 from pytest_proteus.core.errors import ProteusError, RecordError
 from pytest_proteus.core.goal import GoalConfig
-from pytest_proteus.sweep.execute import live_root, meter, quiet_environment, run_config
+from pytest_proteus.metering.spans import Meter
+from pytest_proteus.sweep.execute import live_root, quiet_environment, run_config, task_id
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
 
@@ -72,7 +73,7 @@ def probe_config(plan: Plan, cell: Cell, out: Path, should_stop: Callable[[], bo
         progress_path=None,
         live_root=live_root(out, probe_id),
         evolves=True,
-        meter=meter(out, probe_id),
+        meter=Meter(out, probe_id, f"{task_id(plan, cell, out)}-probe"),
     )
 
 
