@@ -223,6 +223,7 @@ class Judge:
         anchors: evidence with the score that it should get.
         timeout: seconds of one call.
         backoff: seconds before the second call; twice that before the third.
+        endpoint: wire → base URL; None for the session's.
     """
 
     model: str
@@ -230,6 +231,7 @@ class Judge:
     anchors: Sequence[tuple[Evidence, float]] = ()
     timeout: float = 120.0
     backoff: float = 1.0
+    endpoint: Mapping[str, str] | None = None
     _goal: str = field(default="", init=False)
     _endpoints: Mapping[str, str] = field(default_factory=dict, init=False)
     _repository: TaskRepository | None = field(default=None, init=False)
@@ -244,11 +246,12 @@ class Judge:
 
         Args:
             goal: what agents are asked for.
-            endpoints: wire → base URL; the first one of ``WIRES`` is used.
+            endpoints: wire → base URL of the session; the first one of ``WIRES`` is used.
             repository: of a task; None for other sweeps.
             cache: folder that keeps judgements; None to keep none.
         """
-        self._goal, self._endpoints, self._repository, self._cache = goal, dict(endpoints), repository, cache
+        self._goal, self._repository, self._cache = goal, repository, cache
+        self._endpoints = dict(self.endpoint or endpoints)
 
     def unconfigured(self) -> str:
         """Why nobody can be asked, in one sentence; empty when somebody can."""
@@ -431,6 +434,7 @@ def rubric(
     anchors: Sequence[tuple[Evidence, float]] = (),
     timeout: float = 120.0,
     backoff: float = 1.0,
+    endpoint: Mapping[str, str] | None = None,
 ) -> EvaluatorSpec:
     """The judge as an evaluator: ``pytest.mark.evaluator(rubric("model", repeats=3))``; see ``Judge``.
 
@@ -439,7 +443,7 @@ def rubric(
     """
     if not model or repeats < 1 or any(not 0 <= score <= 1 for _, score in anchors):
         raise ConfigurationError("rubric needs a model's name, repeats of 1 or more, and anchors with scores of 0 to 1")
-    return Judge(model, repeats, tuple(anchors), timeout, backoff).spec()
+    return Judge(model, repeats, tuple(anchors), timeout, backoff, endpoint).spec()
 
 
 def judge_form(form: str, visibility: Visibility) -> EvaluatorSpec:
