@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_proteus.core.trees import own_folder, read_regular, remove
+from pytest_proteus.core.trees import read_regular, remove
 
 if TYPE_CHECKING:
     from pytest_proteus.core.adapter import ActionEvent, EpisodeSpec
@@ -134,8 +134,8 @@ class Handoff:
         return None if folder.is_symlink() else read_regular(self.path, _FILE_LIMIT)
 
     def _write(self) -> None:
-        own_folder(self.path.parent)
-        remove(self.path)
+        remove(self.path.parent)  # whatever its modes and its content are
+        self.path.parent.mkdir(parents=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(self._given)

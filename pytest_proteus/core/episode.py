@@ -52,7 +52,7 @@ from pytest_proteus.core.records import (
     settle,
     write_json_atomic,
 )
-from pytest_proteus.core.trees import mirror, own_folder, remove
+from pytest_proteus.core.trees import listing, mirror, own_folder, remove
 
 if TYPE_CHECKING:
     from pytest_proteus.core.snapshot import Scan, SnapshotStore
@@ -81,6 +81,9 @@ _STATES = {
     "budget": "abort",
 }
 _SHOWN_VIOLATIONS = 5
+
+#: Changes to the tree that an agent runs from that are told.
+_MOST_CHANGED = 100
 
 #: How often the logs below a live root are copied to the artifacts while the run goes on; at its end they are anyway.
 MIRROR_SECONDS = 1.0
@@ -218,6 +221,7 @@ class _Run:
         self.staged = bool(getattr(cfg.adapter, "staged_activation", False))
         self.continuity = getattr(cfg.adapter, "continuity_mode", "native")
         self.handoff = ""
+        self.activated: dict[str, object] = {}
         self.opened = False
         self.mirrored = time.monotonic()
         self.records: list[dict[str, Any]] = []
@@ -516,7 +520,7 @@ class _Run:
             "candidate_fingerprint": candidate_fingerprint,
             "disposition_fingerprint": fingerprint,
             "disposition_drift": fingerprint != self.first_fingerprint,
-            "violations": [{"path": v.path, "kind": v.kind, "detail": v.detail} for v in scan.violations],
+            "violations": self._violations(scan),
             "units": {name: len(table) for name, table in units.items()},
             "failure_kind": "viability" if refused else "",
             "error": refused,
@@ -613,7 +617,22 @@ class _Run:
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode & ~0o222)
             Path(folder).chmod(0o555)
+        self.activated = listing(active)
         return active
+
+    def _violations(self, scan: Scan) -> list[dict[str, str]]:
+        """What the agent did that it must not: in the tree that it edits, and to the one that it runs from, which its
+        modes do not keep from everybody."""
+        found = [{"path": v.path, "kind": v.kind, "detail": v.detail} for v in scan.violations]
+        now = listing(self.live / "active") if self.staged else {}
+        changed = sorted(
+            path for path in now.keys() | self.activated.keys() if now.get(path) != self.activated.get(path)
+        )
+        told = "changed in the tree that the agent runs from"
+        return [
+            *found,
+            *({"path": f"active/{path}", "kind": "active", "detail": told} for path in changed[:_MOST_CHANGED]),
+        ]
 
     def _hand_back(self) -> None:
         """Put a refused candidate back into the work tree of a staged harness, for it to repair."""

@@ -37,6 +37,19 @@ def own_folder(path: Path) -> None:
         path.mkdir()
 
 
+def listing(folder: Path) -> dict[str, object]:
+    """Path below ``folder`` → what of its state a change changes, for all that is in it; only folders are opened."""
+    found: dict[str, object] = {}
+    for place, folders, files in os.walk(folder) if not folder.is_symlink() else ():
+        for name in (*folders, *files):
+            path = os.path.join(place, name)  # noqa: PTH118 - names may be anything, and there may be many
+            with contextlib.suppress(OSError):
+                seen = os.lstat(path)
+                told = os.fsencode(os.path.relpath(path, folder)).decode("utf-8", "backslashreplace")
+                found[told] = (seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+    return found
+
+
 def mirror(source: Path, target: Path) -> None:
     """Copy what is new or changed of the plain files below ``source`` to ``target``, bounded in depth and size.
 

@@ -83,7 +83,9 @@ def test_an_agent_that_writes_nothing_leaves_its_calls_and_what_it_had_found(tmp
     assert "proteus" not in text
 
 
-@pytest.mark.parametrize("planted", ["fifo", "link", "folder", "folder link", "nothing", "bytes", "much"])
+@pytest.mark.parametrize(
+    "planted", ["fifo", "link", "folder", "folder link", "closed folder", "nothing", "bytes", "much"]
+)
 def test_whatever_lies_in_the_notes_place_is_read_as_far_as_it_is_one(tmp_path, planted):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "note.md").write_text("not ours")
@@ -101,6 +103,10 @@ def test_whatever_lies_in_the_notes_place_is_read_as_far_as_it_is_one(tmp_path, 
     elif planted == "folder link":
         place.parent.rmdir()
         place.parent.symlink_to(tmp_path / "elsewhere")
+    elif planted == "closed folder":
+        place.write_text("hidden")
+        place.chmod(0)
+        place.parent.chmod(0)
     elif planted == "bytes":
         place.write_bytes(b"\xff\xfe note")
     elif planted == "much":

@@ -695,6 +695,23 @@ def test_a_staged_harness_runs_from_a_read_only_copy_of_the_accepted_state(tmp_p
     assert sorted(os.listdir(tmp_path / "run")) == [".snapshot.git", "harness", "traces"]
 
 
+def test_what_is_changed_in_the_tree_that_an_agent_runs_from_is_told_and_goes_no_further(tmp_path: Path) -> None:
+    def meddle(spec: Any) -> None:
+        notes = spec.active_root / "notes"
+        for path in (notes, notes / "seed.md"):
+            path.chmod(0o755)
+        (notes / "seed.md").write_text("mine")
+        (notes / "new.md").write_text("mine")
+
+    harness = staged({})
+    harness.plan = {1: meddle}
+    result = go(tmp_path / "run", harness, episodes=2)
+    told = [sorted(one["path"] for one in record["violations"]) for record in result.eval_history]
+    assert told == [["active/notes", "active/notes/new.md", "active/notes/seed.md"], []]
+    assert [record["accepted"] for record in result.eval_history] == [True, True]
+    assert files(tmp_path / "run")["notes/seed.md"] == "seed 0"
+
+
 def test_a_refused_candidate_is_handed_back_until_it_is_repaired(tmp_path: Path) -> None:
     seen = {}
     pending = pending_candidate_path(tmp_path / "run")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_proteus.core import GoalConfig, RunConfig, run
 from pytest_proteus.core.adapter import PHASES, EpisodeSpec, HarnessAdapter
 from pytest_proteus.core.disposition import NEUTRAL, Disposition, record, review
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
@@ -129,6 +130,41 @@ def test_turns_end_at_the_limit_and_say_so(tmp_path):
     result = MinimalHarness().run_episode(spec(root, suffix=review("notes").prompt_suffix, max_turns=2))
     assert result.turns == 2
     assert result.counters["turn_capped"] is True
+
+
+PLAN = {"observe": 1, "propose": 1, "act": 2, "reflect": 1}
+
+
+def test_only_act_takes_more_than_its_plan_and_every_phase_has_its_own(tmp_path):
+    wanted = {"observe": 3, "propose": 0, "act": 9, "reflect": 9}
+    harness = MinimalHarness(lambda phase, *_: [("look", None, phase)] * wanted[phase])
+    root = started(tmp_path, harness)
+    result = harness.run_episode(spec(root, max_turns=5, phase_turns=PLAN, hard_max_turns=8))
+    turns = {phase: result.counters[f"phase_{phase}_turns"] for phase in PHASES}
+    assert turns == {"observe": 1, "propose": 0, "act": 6, "reflect": 1}
+    assert (result.turns, result.counters["turn_capped"]) == (8, True)
+
+
+def test_a_run_that_goes_on_after_a_pause_has_the_turns_of_one_without(tmp_path):
+    def kept(name: str, *stops: int) -> list[dict]:
+        for episodes in stops:
+            config = RunConfig(
+                name="budget",
+                adapter=MinimalHarness(),
+                disposition=review("notes"),
+                goal=GoalConfig.of("g"),
+                root=tmp_path / name / "run",
+                model="m",
+                episodes=episodes,
+                max_turns=5,
+                phase_turns=PLAN,
+                hard_max_turns=6,
+                announce_budget=True,
+            )
+            result = run(config, resume=True)
+        return [(entry["turns"], entry["counters"], entry["commit"]) for entry in result.eval_history]
+
+    assert kept("whole", 4) == kept("paused", 1, 2, 4)
 
 
 def test_taking_a_disposition_away_leaves_no_trace(tmp_path):
