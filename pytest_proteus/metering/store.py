@@ -28,6 +28,9 @@ NAME = "usage.db"
 #: Seconds to wait for other writers, and changes that are committed together.
 BUSY_SECONDS, BATCH = 30.0, 256
 
+#: Changes after which the thread of the store looks whether the log of writes is to be folded into the file.
+_CHECKPOINT = 500
+
 #: Rows of requests that one store keeps. Beyond, those of the oldest ended spans are folded into their sums.
 MOST_ROWS = 2_000_000
 
@@ -104,14 +107,37 @@ class Store:
         self._orders: queue.SimpleQueue[tuple[Callable[[sqlite3.Connection], Any], Future[Any]] | None]
         self._orders = queue.SimpleQueue()
         self._opened: Future[None] = Future()
+        self._direct: sqlite3.Connection | None = None  # of the thread that calls ``now``
+        self._changes = 0  # that were made by it
         self._thread = threading.Thread(target=self._work, name="usage-store", daemon=True)
         self._thread.start()
         self._opened.result()
 
     def close(self) -> None:
         """Write what has been asked for, and let the file go."""
+        if self._direct is not None:
+            self._direct.close()
         self._orders.put(None)
         self._thread.join()
+
+    def now(self, change: Callable[[sqlite3.Connection], Any]) -> Future[Any]:
+        """As ``submit``, but made at once by the caller itself where no other writer is in the way, so that no thread has
+        to wake up for it. To be called from one thread alone."""
+        done: Future[Any] = Future()
+        try:
+            if self._direct is None:
+                self._direct = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+                self._direct.execute("PRAGMA synchronous = NORMAL")
+                self._direct.execute("PRAGMA wal_autocheckpoint = 0")  # that waits for the disk
+            with _transaction(self._direct):
+                result = change(self._direct)
+        except sqlite3.Error:
+            return self.submit(change)
+        done.set_result(None if isinstance(result, sqlite3.Cursor) else result)
+        self._changes += 1
+        if self._changes % _CHECKPOINT == 0:
+            self._orders.put((_checkpoint, Future()))
+        return done
 
     def submit(self, change: Callable[[sqlite3.Connection], Any]) -> Future[Any]:
         """Have a change made and committed; it must be harmless when it is made twice. May be called from anywhere.
@@ -185,11 +211,11 @@ class Store:
 
     # ---------------------------------------------------------------------------------------------------- requests
 
-    def begin(self, row: Mapping[str, Any]) -> Future[Any]:
+    def begin(self, row: Mapping[str, Any], *, at_once: bool = False) -> Future[Any]:
         """Note a request that is about to be passed on: ``id``, ``span``, ``task_id``, ``provider``, ``model``,
-        ``began``, and ``process`` and ``sizes`` where they are known."""
+        ``began``, and ``process`` and ``sizes`` where they are known; ``at_once`` as of ``now``."""
         given = {"process": None, "sizes": None, **row}
-        return self.submit(
+        return (self.now if at_once else self.submit)(
             lambda connection: connection.execute(
                 "INSERT OR IGNORE INTO token_usage (id, span, task_id, source, provider, request_id, model, process,"
                 " began, state, sizes) VALUES (:id, :span, :task_id, 'wire', :provider, :id, :model, :process,"
@@ -198,7 +224,7 @@ class Store:
             )
         )
 
-    def settle(self, ident: str, usage: Usage, told: Mapping[str, Any]) -> Future[Any]:
+    def settle(self, ident: str, usage: Usage, told: Mapping[str, Any], *, at_once: bool = False) -> Future[Any]:
         """Note what became of a request; may be told again, the last time counts.
 
         Args:
@@ -206,6 +232,7 @@ class Store:
             usage: what the reply said.
             told: ``request_id`` (the provider's; empty for none), ``status``, ``state``, ``first_byte``, ``ended`` and
                 ``note``.
+            at_once: as of ``now``; the row must have begun by then.
         """
         values = {
             **usage.counts(),
@@ -229,7 +256,7 @@ class Store:
                 # a server that gives every reply one id has still been asked so many times: such rows keep their own
                 connection.execute("UPDATE OR IGNORE token_usage SET request_id = :request_id WHERE id = :id", values)
 
-        return self.submit(change)
+        return (self.now if at_once else self.submit)(change)
 
     def add_logged(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Add requests that only an agent's log tells of; those that are there already, by request or message id, stay
@@ -310,6 +337,9 @@ class Store:
         self, connection: sqlite3.Connection, orders: Sequence[tuple[Callable[[sqlite3.Connection], Any], Future[Any]]]
     ) -> None:
         """Make the changes and commit them; where that fails, one by one, so that one costs no other."""
+        if any(change is _checkpoint for change, _ in orders):
+            _checkpoint(connection)
+            orders = [order for order in orders if order[0] is not _checkpoint]
         try:
             with _transaction(connection):
                 results = [change(connection) for change, _ in orders]
@@ -322,6 +352,12 @@ class Store:
             return
         for (_, done), result in zip(orders, results, strict=True):
             done.set_result(None if isinstance(result, sqlite3.Cursor) else result)
+
+
+def _checkpoint(connection: sqlite3.Connection) -> None:
+    """An order that is carried out outside of a transaction: fold the log of writes into the file."""
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 @contextlib.contextmanager

@@ -332,6 +332,7 @@ class _Exchange:
     told: dict[str, Any] = field(default_factory=dict)
     settled: Mapping[str, Any] | None = None
     model: str = ""
+    begun: Future[Any] | None = None  # its row, which is on record before the request is passed on
     binding: Binding | None = None  # of a call that has reserved something
 
     def give_up(self) -> None:
@@ -371,7 +372,8 @@ class _Exchange:
                 "began": time.time(),
             }
             self.told = {"state": "open", "status": None, "request_id": "", "first_byte": None, "ended": None}
-            await _kept(self.store.begin(row))
+            self.begun = self.store.begin(row, at_once=True)
+            await _kept(self.begun)
         async with self._asked(binding.upstream, path + (f"?{query}" if query else ""), body) as answer:
             return await self._pass_back(answer)
 
@@ -537,12 +539,15 @@ class _Exchange:
         assert self.store is not None
         usage = self.reader.usage if self.reader is not None else Usage()
         told = {**self.told, "note": self.told.get("note") or (self.reader.trouble if self.reader else "")}
-        return self.store.settle(self.ident, usage, told)
+        return self.store.settle(self.ident, usage, told, at_once=self.begun is not None and self.begun.done())
 
 
 async def _kept(change: Future[Any]) -> None:
-    """Wait until a change is committed, also when whoever waits is cancelled meanwhile."""
-    await asyncio.wrap_future(change)
+    """Wait until a change is committed."""
+    if change.done():
+        change.result()
+    else:
+        await asyncio.wrap_future(change)
 
 
 def _named(connection: str) -> list[str]:
