@@ -121,8 +121,8 @@ class Store:
         self._thread.join()
 
     def now(self, change: Callable[[sqlite3.Connection], Any]) -> Future[Any]:
-        """As ``submit``, but made at once by the caller itself where no other writer is in the way, so that no thread has
-        to wake up for it. To be called from one thread alone."""
+        """As ``submit``, but made at once by the caller itself where no other writer is in the way: no thread has to
+        wake up for it. To be called from one thread alone."""
         done: Future[Any] = Future()
         try:
             if self._direct is None:
