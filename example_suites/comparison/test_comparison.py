@@ -75,3 +75,8 @@ def test_a_variant_without_an_aligned_action_is_unscored(ranking):
 
 def test_no_agent_saw_the_instructions_of_the_repository(sweep):
     assert sweep.manifest["task"]["neutralised"] == ["AGENTS.md"]
+
+
+def test_a_repair_is_cheap(ranking, gate):
+    for one in ranking.ranked:
+        gate(f"tokens of {one.variant}", one.metrics["total_tokens"].mean, at_most=100_000)

@@ -108,8 +108,16 @@ def unittest(stderr: str) -> Counts | None:
     return Counts(max(int(found[1]) - failed - skipped, 0), failed, skipped)
 
 
+_NODE_FILE = re.compile(r"^ok \d+ - /.*\.[cm]?[jt]sx?$", re.M)
+
+
 def node(stdout: str) -> Counts | None:
-    """The summary at the end of TAP as node's runner writes it."""
+    """The summary at the end of TAP as node's runner writes it; none where a file ended without having told a test.
+
+    Such a file stands for a test of its own, by its path, and passes whatever its tests would have said.
+    """
+    if _NODE_FILE.search(stdout):
+        return None
     found = dict(re.findall(r"^# (tests|pass|fail|cancelled|skipped|todo) (\d{1,9})$", stdout[-4096:], re.M))
     if not {"tests", "pass", "fail"} <= found.keys():
         return None

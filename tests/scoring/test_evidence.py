@@ -233,6 +233,32 @@ def test_the_tree_of_the_run_is_not_touched(gate, tmp_path):
     assert not (tmp_path / "tree" / "report.xml").exists()
 
 
+NODE = {
+    "add.mjs": "export const add = (a, b) => a - b;\n",
+    "tests/a.test.mjs": "import test from 'node:test';\nimport assert from 'node:assert';\n"
+    "import { add } from '../add.mjs';\n"
+    "test('a', () => assert.equal(add(1, 2), 3));\ntest('b', () => assert.equal(add(2, 2), 4));\n",
+    "tests/b.test.mjs": "import test from 'node:test';\ntest('c', () => {});\n",
+}
+
+
+@pytest.mark.skipif(shutil.which("node", path="/usr/bin:/usr/local/bin") is None, reason="there is no node")
+def test_nodes_files_that_end_early_are_no_pass(tmp_path):
+    repository = opened(tmp_path / "node", NODE)
+    command = TestCommand(repository, ["node", "--test"], LocalSandbox())
+
+    def run(text):
+        tree = left(repository, tmp_path / "tree", {"add.mjs": text})
+        return command([], GoalContext(str(tree), 1)).detail
+
+    assert run("export const add = (a, b) => a + b;\n") == "passed: 3 tests passed"
+    assert run(NODE["add.mjs"]) == "failed: exit status 1: 2 of 3 tests failed"
+    early = "failed: exit status 0, but node did not report that it came to its end"
+    assert run("process.exit(0);\nexport const add = 1;\n") == early
+    command._expected = 4
+    assert run("export const add = (a, b) => a + b;\n").endswith("3 of the commit's 4 tests came to an end")
+
+
 def test_in_a_box_the_command_sees_nothing_of_the_machine(tmp_path):
     box = BwrapSandbox()
     if box.preflight() or not os.path.exists("/usr/bin/python3"):
