@@ -34,6 +34,9 @@ _CHECKPOINT = 500
 #: Rows of requests that one store keeps. Beyond, those of the oldest ended spans are folded into their sums.
 MOST_ROWS = 2_000_000
 
+#: Seconds between calls that go out one by one after an upstream had to be left alone.
+PACE_SECONDS = 0.05
+
 #: What each version adds to the one before; the store's own version is their number.
 _VERSIONS = (
     """
@@ -84,6 +87,12 @@ _VERSIONS = (
         input INTEGER, output INTEGER, cache_read INTEGER, cache_write INTEGER, reasoning INTEGER
     );
     CREATE INDEX folded_of_span ON folded (span);
+    """,
+    """
+    CREATE TABLE pace (
+        upstream TEXT PRIMARY KEY,
+        until REAL NOT NULL          -- seconds since the epoch at which the next call may go out
+    );
     """,
 )
 VERSION = len(_VERSIONS)
@@ -213,14 +222,35 @@ class Store:
 
     def begin(self, row: Mapping[str, Any], *, at_once: bool = False) -> Future[Any]:
         """Note a request that is about to be passed on: ``id``, ``span``, ``task_id``, ``provider``, ``model``,
-        ``began``, and ``process`` and ``sizes`` where they are known; ``at_once`` as of ``now``."""
-        given = {"process": None, "sizes": None, **row}
-        return (self.now if at_once else self.submit)(
-            lambda connection: connection.execute(
+        ``began``, ``upstream``, and ``process`` and ``sizes`` where they are known; ``at_once`` as of ``now``.
+
+        Returns:
+            When it may go out, in seconds since the epoch: not before that where its upstream had to be left alone.
+        """
+        given = {"process": None, "sizes": None, "pace": PACE_SECONDS, **row}
+
+        def change(connection: sqlite3.Connection) -> float:
+            connection.execute(
                 "INSERT OR IGNORE INTO token_usage (id, span, task_id, source, provider, request_id, model, process,"
                 " began, state, sizes) VALUES (:id, :span, :task_id, 'wire', :provider, :id, :model, :process,"
                 " :began, 'open', :sizes)",
                 given,
+            )
+            found = connection.execute("SELECT until FROM pace WHERE upstream = :upstream", given).fetchone()
+            if found is None or found[0] <= given["began"]:
+                return 0.0
+            connection.execute("UPDATE pace SET until = until + :pace WHERE upstream = :upstream", given)
+            return float(found[0])
+
+        return (self.now if at_once else self.submit)(change)
+
+    def leave_alone(self, upstream: str, until: float) -> Future[Any]:
+        """Have no call go out to an upstream before ``until``, in seconds since the epoch, whoever makes it."""
+        return self.submit(
+            lambda connection: connection.execute(
+                "INSERT INTO pace (upstream, until) VALUES (?, ?) ON CONFLICT (upstream) DO UPDATE SET"
+                " until = max(until, excluded.until)",
+                (upstream, until),
             )
         )
 

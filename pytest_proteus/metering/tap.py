@@ -49,6 +49,9 @@ MOST_BYTES, MOST_BYTES_TOGETHER = 32 << 20, 512 << 20
 #: Seconds between two looks at a budget of which others' calls hold the rest.
 _WAIT_SECONDS = 0.2
 
+#: Seconds for which an upstream is left alone at most when it asks for that.
+MOST_PAUSE = 30.0
+
 #: Requests under way at once.
 MOST_CALLS = 1024
 
@@ -332,6 +335,7 @@ class _Exchange:
     told: dict[str, Any] = field(default_factory=dict)
     settled: Mapping[str, Any] | None = None
     model: str = ""
+    upstream: str = ""
     begun: Future[Any] | None = None  # its row, which is on record before the request is passed on
     binding: Binding | None = None  # of a call that has reserved something
 
@@ -360,7 +364,7 @@ class _Exchange:
         body = await self._body()
         if self.wire:
             self.store = binding.store
-            self.model = _model(self.wire, path, body) or ""
+            self.model, self.upstream = _model(self.wire, path, body) or "", urlsplit(binding.upstream).netloc
             await self._reserve(binding, body)
             row = {
                 "id": self.ident,
@@ -370,12 +374,19 @@ class _Exchange:
                 "model": self.model or None,
                 "process": request.headers.get("User-Agent", "").partition(" ")[0][:80] or None,
                 "began": time.time(),
+                "upstream": self.upstream,
             }
             self.told = {"state": "open", "status": None, "request_id": "", "first_byte": None, "ended": None}
             self.begun = self.store.begin(row, at_once=True)
-            await _kept(self.begun)
+            await self._wait_until(await _kept(self.begun))
         async with self._asked(binding.upstream, path + (f"?{query}" if query else ""), body) as answer:
             return await self._pass_back(answer)
+
+    async def _wait_until(self, moment: float) -> None:
+        """Hold the call back while its upstream is to be left alone."""
+        while (left := moment - time.time()) > 0:
+            self.moved = time.monotonic()
+            await asyncio.sleep(min(left, 1.0))
 
     async def _reserve(self, binding: Binding, body: bytes) -> None:
         """Take what the call may cost at most from the budget.
@@ -386,6 +397,7 @@ class _Exchange:
         budget = binding.budget
         if budget is None:
             return
+        self.binding = binding
         tokens, usd = most(self.wire, body, self.model, binding.prices)
         if usd is None and budget.limits.max_usd is not None:
             raise _Refused(400, f"the model {self.model!r} has no price, so no call of it can be within the budget")
@@ -394,7 +406,6 @@ class _Exchange:
             if answer == SPENT:
                 binding.spent.set()
             elif answer != WAIT:
-                self.binding = binding
                 return
             else:
                 self.moved = time.monotonic()
@@ -407,7 +418,7 @@ class _Exchange:
             return
         status = self.told.get("status")
         tokens, usd = (None, None)
-        if self.told.get("state") == "failed" or (status is not None and status >= 400):
+        if self.begun is None or self.told.get("state") == "failed" or (status is not None and status >= 400):
             tokens, usd = 0, 0.0
         elif self.reader is not None:
             tokens, usd = cost_of(self.reader.usage, self.model, self.binding.prices)
@@ -487,6 +498,8 @@ class _Exchange:
         if self.store is not None:
             self.reader = Reader(self.wire, answer.headers.get("Content-Encoding", ""))
             self.told["status"] = answer.status
+            if pause := _pause(answer):
+                self.store.leave_alone(self.upstream, time.time() + pause)
             self.told["request_id"] = next(
                 (answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), ""
             )
@@ -542,12 +555,21 @@ class _Exchange:
         return self.store.settle(self.ident, usage, told, at_once=self.begun is not None and self.begun.done())
 
 
-async def _kept(change: Future[Any]) -> None:
-    """Wait until a change is committed."""
-    if change.done():
-        change.result()
-    else:
-        await asyncio.wrap_future(change)
+async def _kept(change: Future[Any]) -> Any:
+    """Wait until a change is committed; gives what it gives."""
+    return change.result() if change.done() else await asyncio.wrap_future(change)
+
+
+def _pause(answer: ClientResponse) -> float:
+    """Seconds for which an answer asks that its upstream be left alone; 0 for one that does not."""
+    told = answer.headers.get("retry-after", "")
+    if answer.status not in (429, 503, 529) or (answer.status != 429 and not told):
+        return 0.0
+    try:
+        seconds = float(told or 1.0)
+    except ValueError:
+        seconds = 1.0  # a date, or nothing that says how long
+    return min(seconds, MOST_PAUSE) if seconds > 0 else 0.0
 
 
 def _named(connection: str) -> list[str]:

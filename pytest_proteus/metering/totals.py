@@ -118,8 +118,8 @@ def usage_of(out: Path, run_ids: Sequence[str] | None = None) -> dict[str, RunUs
     try:
         with contextlib.closing(connect(path)) as connection:
             check_version(connection, path)
-            known = [row[0] for row in connection.execute("SELECT DISTINCT run_id FROM spans WHERE run_id NOT NULL")]
-            wanted = [run for run in known if run_ids is None or run in run_ids]
+            known = "SELECT DISTINCT run_id FROM spans WHERE run_id NOT NULL"
+            wanted = [row[0] for row in connection.execute(known)] if run_ids is None else list(run_ids)
             found: dict[str, RunUsage] = {}
             prices = prices_of(out)
             for start in range(0, len(wanted), 500):

@@ -144,11 +144,11 @@ def _score(record: Mapping[str, Any], name: str) -> float | None:
     return None
 
 
-def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord) -> Run:
-    """A ``Run`` from how its cell stands."""
+def make_run(plan: Plan, cell: Cell, out: Path, record: CellRecord, used: Mapping[str, RunUsage] | None = None) -> Run:
+    """A ``Run`` from how its cell stands; ``used`` is what ``usage_of`` says, where that has been asked already."""
     labels = {axis: getattr(cell, axis) for axis in AXES}
     versions = {spec.name: spec.version for spec in plan.specs[cell.harness]}
-    usage = usage_of(out, [record.run_id]).get(record.run_id)
+    usage = (usage_of(out, [record.run_id]) if used is None else used).get(record.run_id)
     return _run({**labels, "axes": dict(cell.axes)}, out, record, plan.episodes, versions, usage)
 
 
@@ -213,8 +213,9 @@ class Sweep:
         self.name = plan.name
         self.out = out
         self.episodes = plan.episodes
+        used = usage_of(out)
         self.runs: list[Run] = [
-            make_run(plan, cell, out, record) for cell, record in zip(plan.cells, records, strict=True)
+            make_run(plan, cell, out, record, used) for cell, record in zip(plan.cells, records, strict=True)
         ]
         self._plan = plan
         self._records = {record.run_id: record for record in records}

@@ -95,7 +95,15 @@ def stored(tmp_path, *rows: tuple[str, int, int]) -> None:
     span = store.open_span("t", run_id="r1", model="asked")
     for number, (model, given, said) in enumerate(rows):
         ident = str(number)
-        row = {"id": ident, "span": span, "task_id": "t", "provider": "anthropic", "model": "asked", "began": 1.0}
+        row = {
+            "id": ident,
+            "span": span,
+            "task_id": "t",
+            "provider": "anthropic",
+            "model": "asked",
+            "began": 1.0,
+            "upstream": "u",
+        }
         store.begin(row).result()
         told = {"request_id": "", "status": 200, "state": "complete", "first_byte": None, "ended": 2.0}
         store.settle(ident, Usage(given, said, model=model), told).result()

@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import pytest
 from model_calls import SERVED, TOLD, WIRES, ask, request, send, served
 
+from pytest_proteus.core.errors import RecordError
 from pytest_proteus.metering import spans
+from pytest_proteus.metering import store as store_module
 from pytest_proteus.metering.spans import Meter, Span
-from pytest_proteus.metering.store import NAME, Store
+from pytest_proteus.metering.store import NAME, PACE_SECONDS, Store
 from pytest_proteus.metering.tap import MOST_BYTES, Binding, Tap
 from pytest_proteus.metering.totals import usage_of
 
@@ -289,3 +291,52 @@ def test_a_kill_loses_no_answer_that_was_seen(tmp_path, server, delay):
     states = sqlite3.connect(tmp_path / NAME).execute("SELECT state FROM spans ORDER BY opened").fetchall()
     assert states == [("abort",), ("complete",)]
     assert usage_of(tmp_path)["r1"].output_tokens == (found + 1) * SERVED.output
+
+
+def test_a_429_holds_every_call_to_that_upstream_back_whoever_makes_it(tmp_path):
+    with served(error=429, times=1, retry_after=1) as server:
+        first, second = opened(tmp_path, server.url, "r1"), opened(tmp_path, server.url, "r2")
+        assert ask(first.url, "anthropic")[0] == 429
+        until(lambda: sqlite3.connect(tmp_path / NAME).execute("SELECT count(*) FROM pace").fetchone()[0])
+        began = time.time()
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda number: ask((first, second)[number % 2].url, "anthropic")[0], range(8)))
+        assert answers == [200] * 8
+        (held,) = sqlite3.connect(tmp_path / NAME).execute("SELECT until FROM pace").fetchone()
+        first.close("complete", None)
+        second.close("complete", None)
+    firsts = sorted(row["first_byte"] for row in rows(tmp_path) if row["status"] == 200)
+    assert firsts[0] >= held - 8 * PACE_SECONDS - 0.001, "none went out before the moment that the 429 named"
+    assert held > began
+
+
+def test_a_store_of_an_earlier_version_is_brought_to_this_one(tmp_path):
+    connection = sqlite3.connect(tmp_path / NAME)
+    for statement in store_module._VERSIONS[0].split(";\n"):
+        connection.execute(statement)
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    with contextlib.closing(Store(tmp_path / NAME)) as store:
+        store.leave_alone("u", 1.0).result()
+    connection = sqlite3.connect(tmp_path / NAME)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    for reader in (lambda: Store(tmp_path / NAME), lambda: usage_of(tmp_path)):
+        with pytest.raises(RecordError, match="was written by a later pytest-proteus"):
+            reader()
+
+
+def test_rows_beyond_the_bound_become_sums_and_no_token_is_lost(tmp_path, server):
+    for number in range(4):
+        span = opened(tmp_path, server.url, f"r{number}")
+        for _ in range(3):
+            ask(span.url, "anthropic")
+        span.close("complete", None)
+    spans.close()
+    before = usage_of(tmp_path)
+    connection = sqlite3.connect(tmp_path / NAME, isolation_level=None)
+    assert store_module.fold(connection, 5) == 9
+    connection.close()
+    assert usage_of(tmp_path) == before
+    assert len(rows(tmp_path)) == 3
