@@ -48,6 +48,7 @@ __all__ = [
     "ratio_estimate",
     "task_hash",
     "told_of",
+    "was_stopped",
 ]
 
 #: What variants can be ranked by → which values are better.
@@ -61,6 +62,8 @@ RANK_BY = {
 GROUPS = ("ranked", "failed", "ungated", "unscored")
 #: ``rank_by`` that is a mean over successful runs → name of the metric.
 _MEANS = {"tokens": "total_tokens", "wallclock": "wallclock", "score": "score"}
+#: How the error of a run begins that the session stopped; see ``core.episode``.
+_STOPPED = "stopped before episode"
 #: States of runs that cost something, whatever became of them.
 _SPENT = (*GRADED, "errored", "lost")
 #: Metrics that every attempt has a place for.
@@ -111,7 +114,8 @@ def attempt(
     """An attempt from what is known of a run.
 
     Args:
-        run: ``harness``, ``arm``, ``model``, ``axes``, ``seed``, ``run_id``, ``state``, ``seconds`` and ``usage``.
+        run: ``harness``, ``arm``, ``model``, ``axes``, ``seed``, ``run_id``, ``state``, ``seconds``, ``usage``; whether
+            its last tree was ``refused``, and whether the session ``stopped`` it.
         results: evaluator → its result at the last planned episode, where the run got there: ``score``, ``passed``,
             ``error`` and ``data``.
         kinds: evaluator → its kind. Those of kind ``gate`` decide whether the run is a success, all of them together;
@@ -144,7 +148,7 @@ def attempt(
     return Attempt(
         labels=labels,
         state=state,
-        gate=_gate(state, [results.get(name) for name, kind in kinds.items() if kind == "gate"]),
+        gate=_gate(run, state, [results.get(name) for name, kind in kinds.items() if kind == "gate"]),
         score_state=_score_state(data, score) if has_judge else "",
         metrics=metrics,
         run_id=str(run.get("run_id") or ""),
@@ -162,11 +166,12 @@ def _field(usage: Any, name: str) -> Any:
     return usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
 
 
-def _gate(state: str, found: Sequence[Mapping[str, Any] | None]) -> str:
-    """The verdict of a run's gates: time that ran out is a failure, what cut a run short from outside is none."""
-    if not found or state not in GRADED:
+def _gate(run: Mapping[str, Any], state: str, found: Sequence[Mapping[str, Any] | None]) -> str:
+    """The verdict of a run's gates. What an agent can bring about itself, so as to be judged by no gate, is a failure:
+    time that runs out, an end before the end, a tree that cannot be kept. That the session was stopped is none."""
+    if not found or state not in GRADED or run.get("stopped"):
         return "none"
-    if state == "timeout":
+    if state in ("timeout", "abort") or run.get("refused"):
         return "failed"
     told = [one for one in found if one is not None and not one.get("error")]
     if any(not one.get("passed") for one in told):
@@ -203,7 +208,14 @@ def kinds_of(evaluators: Mapping[str, Any]) -> dict[str, str]:
 def told_of(run: Any) -> dict[str, Any]:
     """What ``attempt`` needs of a finished run."""
     names = ("harness", "arm", "model", "axes", "seed", "run_id", "state", "seconds", "usage")
-    return {name: getattr(run, name) for name in names}
+    last = [record for record in run.records if record["episode"] == run.episodes]
+    refused = any(record.get("failure_kind") for record in last)
+    return {**{name: getattr(run, name) for name in names}, "refused": refused, "stopped": was_stopped(run.error)}
+
+
+def was_stopped(error: str) -> bool:
+    """Whether a run was cut short because the session was asked to stop, by what it ended with."""
+    return error.startswith(_STOPPED)
 
 
 def last_results(run: Any) -> dict[str, Mapping[str, Any]]:

@@ -122,10 +122,11 @@ def _rankings(evaluators: Mapping[str, Any], runs: Sequence[Entry], goal: str) -
     """The variants of each task, in a sweep that has a gate."""
     if not any(told.get("kind") == "gate" for told in evaluators.values()):
         return
-    from pytest_proteus.measure.ranking import attempt, by_task, entry, kinds_of
+    from pytest_proteus.measure.ranking import attempt, by_task, entry, kinds_of, was_stopped
 
     kinds = kinds_of(evaluators)
-    found = by_task([(run["task"], attempt(run, _last_results(run), kinds)) for run in runs], goal)
+    told = [{**run, "stopped": was_stopped(str((run["error"] or {}).get("message") or ""))} for run in runs]
+    found = by_task([(run["task"], attempt(run, _last_results(run), kinds)) for run in told], goal)
     for task, ranking in found.items():
         yield entry(task, ranking)
 

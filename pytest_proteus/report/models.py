@@ -154,7 +154,8 @@ class Usage(TypedDict):
 class RunEntry(TypedDict):
     """One cell of the grid.
 
-    ``reused``: settled by an earlier session. ``accepted``: number of completed episodes whose candidate was kept.
+    ``reused``: settled by an earlier session. ``refused``: why the tree of the last completed episode could not be
+    kept, null where it could. ``accepted``: number of completed episodes whose candidate was kept.
     ``violations``: number of things in the harness tree that could not be represented. Durations are in seconds.
     """
 
@@ -172,6 +173,7 @@ class RunEntry(TypedDict):
     attempts: Count
     episodes_planned: Count | None
     episodes_complete: Count
+    refused: str | None
     accepted: Count | None
     violations: Count | None
     evaluators: dict[str, Trajectory]

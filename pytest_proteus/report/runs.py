@@ -88,6 +88,7 @@ class Runs:
             "attempts": count(record.attempts) or 0,
             "episodes_planned": planned,
             "episodes_complete": len(records),
+            "refused": text(records[-1].get("error")) if records and records[-1].get("failure_kind") else None,
             "accepted": sum(1 for item in records if item.get("accepted", True)),
             "violations": sum(len(listed(item.get("violations"))) for item in records),
             "evaluators": measured,

@@ -297,13 +297,18 @@ def test_an_attempt_has_the_numbers_of_its_run_by_kind_of_evaluator():
         ("complete", {"tests": _result(1, True), "lint": {**_result(0, False), "error": True}}, "none"),
         ("complete", {"tests": _result(0, False), "lint": {**_result(0, False), "error": True}}, "failed"),
         ("timeout", {}, "failed"),
-        ("abort", {}, "none"),
+        ("abort", {}, "failed"),
         ("errored", {"tests": _result(1, True), "lint": _result(1, True)}, "none"),
         ("skipped:no agent", {}, "none"),
     ],
 )
 def test_a_gate_passes_when_all_of_them_do_and_a_broken_one_decides_nothing(state, results, gate):
     assert attempt({**RUN, "state": state}, results, KINDS).gate == gate
+
+
+def test_what_an_agent_can_do_to_be_judged_by_no_gate_is_a_failure_and_what_the_session_does_is_none():
+    assert attempt({**RUN, "refused": True}, {}, KINDS).gate == "failed"
+    assert attempt({**RUN, "state": "abort", "stopped": True}, {}, KINDS).gate == "none"
 
 
 def test_without_a_gate_there_is_no_verdict_also_of_a_run_that_timed_out():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pytest_proteus.harnesses.minimal import MinimalHarness
 
 EDITS = {
     "right": {"calc.py": "def add(a, b):\\n    return a + b\\n"},
+    "hides": {".git/HEAD": "ref: refs/heads/main\\n"},
     "wrong": {"tests/test_calc.py": "def test_add():\\n    pass\\n"},
 }
 
@@ -30,6 +32,7 @@ class Editing(MinimalHarness):
         assert (spec.harness_root / "calc.py").exists() and not (spec.harness_root / "CLAUDE.md").exists()
         assert list(spec.phase_prompts) == ["task"] and "Fix add()." in spec.phase_prompts["task"]
         for path, text in EDITS[self.kind].items():
+            (spec.harness_root / path).parent.mkdir(exist_ok=True)
             (spec.harness_root / path).write_text(text)
         if self._outside:
             open(self._outside, "w").close()
@@ -37,6 +40,7 @@ class Editing(MinimalHarness):
         return EpisodeResult(spec.episode, True, 1)
 """
 SUITE = """
+import json
 import sys
 from pathlib import Path
 import pytest
@@ -45,14 +49,15 @@ from editing import Editing
 
 pytestmark = pytest.mark.sweep(
     goal="Fix add().", phases=["task"], repo="calc", ref="HEAD", seed=[0],
-    harness=[Editing("right"), Editing("wrong", str(Path(__file__).parent / "calc" / "planted.txt"))],
+    harness=[Editing("right"), Editing("hides"), Editing("wrong", str(Path(__file__).parent / "calc" / "planted.txt"))],
     test_command=["python", "-m", "pytest", "-q", "--disable-plugin-autoload"],
 )
 
 
 def test_rank(ranking, sweep):
     assert [one.variant for one in ranking.by("wallclock").ranked] == ["right/neutral"]
-    assert [one.variant for one in ranking.failed] == ["wrong/neutral"]
+    assert [one.variant for one in ranking.failed] == ["hides/neutral", "wrong/neutral"]
+    Path("fixture.json").write_text(json.dumps(ranking.to_json()))
     assert sweep.episodes == 1
 """
 
@@ -84,7 +89,10 @@ def test_each_cell_starts_from_an_export_and_the_repository_is_watched(swept):
     source = swept.folder / "calc"
     swept.run("--proteus-sandbox=none", "test_it.py").assert_outcomes(passed=1)
     sweep = open_sweep(Path(swept.sweep["out"]))
-    right, wrong = sorted(sweep.runs, key=lambda run: run.harness != "right")
+    runs = {run.harness: run for run in sweep.runs}
+    right, wrong = runs["right"], runs["wrong"]
+    (ranked,) = [entry["value"] for entry in swept.sweep["statistics"] if entry["name"] == "ranking"]
+    assert ranked == json.loads((swept.folder / "fixture.json").read_text())
     assert sweep.manifest["task"]["neutralised"] == ["CLAUDE.md", "docs/AGENTS.md"]
     assert sweep.manifest["task"]["task_class"] == "bugfix"
     changed = swept.sweep["sandbox"]["enforcement"]["changed_outside"]
