@@ -1,5 +1,6 @@
 """Measures what a phase costs in a box: from the call that launches ``/bin/true`` to the death of the last process; and
-what the driver of agents adds without a box, with an agent that does nothing but answer.
+what the driver of agents adds without a box, with an agent that does nothing but answer; and what a look at the folder
+where pytest runs takes.
 
 The rungs alternate; medians are reported, and beside them minima, because other work on the machine lengthens every
 start of a process. Exits 1 when a claim of docs/benchmarks.md does not hold. Not collected by pytest;
@@ -21,8 +22,12 @@ from pytest_proteus.harnesses.agent import Agent, AgentHarness, first_files, usu
 from pytest_proteus.harnesses.install import FoundAgent
 from pytest_proteus.harnesses.llm import read_session
 from pytest_proteus.sandbox import Sandbox, choose, let_in, open_folders
+from pytest_proteus.sandbox.guard import Guard
 
-BOX_SECONDS, DRIVER_SECONDS = 0.150, 0.100
+BOX_SECONDS, DRIVER_SECONDS, GUARD_SECONDS = 0.150, 0.100, 0.100
+
+#: Files that the tripwire of the rung ``none`` looks at.
+WATCHED = 5000
 
 ANSWER = '{"type": "answer", "text": "Done.", "calls": [], "stop": "stop", "tokens": null}'
 
@@ -64,6 +69,14 @@ def one(sandbox: Sandbox, folder: Path) -> float:
     return seconds
 
 
+def look(guard: Guard) -> float:
+    began = time.perf_counter()
+    changes = guard.changes()
+    seconds = time.perf_counter() - began
+    assert changes == []
+    return seconds
+
+
 def driver(folder: Path) -> float:
     """Seconds of a phase, as the fourth part of an episode of four."""
     adapter = Answers({"anthropic": "http://127.0.0.1:1"}, sandbox=choose("none"))
@@ -87,6 +100,11 @@ def measure(phases: int) -> dict[str, list[float]]:
         for _ in range(WARM + phases):
             for name, sandbox in rungs.items():
                 seconds[name].append(one(sandbox, folder))
+        (folder / "watched").mkdir()
+        for number in range(WATCHED):
+            (folder / "watched" / str(number)).touch()
+        guard = Guard([folder / "watched"])
+        seconds["guard"] = [look(guard) for _ in range(WARM + phases)]
         seconds["driver"] = [driver(folder) for _ in range(WARM + phases // len(PHASES))]
         return {name: found[WARM:] for name, found in seconds.items()}
     finally:
@@ -104,10 +122,11 @@ def main() -> int:
     found = measure(phases)
     for name, seconds in found.items():
         low, middle, high = min(seconds), statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
-        print(f"{name:<6} a phase: min {low * 1e3:5.1f} ms, median {middle * 1e3:5.1f} ms, p95 {high * 1e3:5.1f} ms")
+        print(f"{name:<6} min {low * 1e3:5.1f} ms, median {middle * 1e3:5.1f} ms, p95 {high * 1e3:5.1f} ms")
     claims = (
         ("a phase in a box costs", statistics.median(found["bwrap"]), BOX_SECONDS),
         ("the driver of agents adds to a phase without a box", statistics.median(found["driver"]), DRIVER_SECONDS),
+        (f"a look at {WATCHED:,} files takes", statistics.median(found["guard"]), GUARD_SECONDS),
     )
     for what, seconds, most in claims:
         print(f"{'ok  ' if seconds < most else 'FAIL'} {what} less than {most * 1e3:.0f} ms at the median")

@@ -288,7 +288,10 @@ exec {strace} -f -qq -e trace=connect,sendto,sendmmsg -o {log}.$$ -- {agent} "$@
 
 @slow
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not on this machine")
-@agents("claude", "codex", "pi")
+@pytest.mark.parametrize(
+    "name",
+    ["claude", "codex", "pi", *(pytest.param(n, marks=thorough) for n in ("copilot", "gemini", "opencode", "qwen"))],
+)
 def test_no_connection_is_made_but_to_the_endpoint(name, root):
     log = root / "watch"
     with ModelServer(session(name, root)) as server:
