@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -456,6 +457,22 @@ def _measurement_status(options: argparse.Namespace) -> int:
     return 0
 
 
+def _reconcile(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering import always_on
+
+    if options.reset:
+        cleared = always_on.reset(options.dir)
+        print(json.dumps(cleared) if options.json else f"{len(cleared)} measurements cleared")
+        return 0
+    with _sigterm_is_interrupt():
+        while True:
+            for text in always_on.tick(options.dir):
+                print(json.dumps(text) if options.json else text, flush=True)
+            if options.once:
+                return 0
+            time.sleep(always_on.settings(options.dir).poll)
+
+
 def _usage_text(usage: Mapping[str, Any] | None) -> str:
     """What was used, for people."""
     if usage is None or usage["total_tokens"] is None:
@@ -846,6 +863,15 @@ def _add_metering(commands: Any) -> None:
     )
     for parser in (start, stop):
         parser.add_argument("--agent", default="", metavar="NAME", help="of this agent's calls alone, such as claude")
+    reconcile = _command(
+        commands,
+        "reconcile",
+        _reconcile,
+        "keep a measurement open for the live session of each agent, until it is interrupted",
+        "proteus reconcile --once",
+    )
+    reconcile.add_argument("--once", action="store_true", help="look once, and end")
+    reconcile.add_argument("--reset", action="store_true", help="clear the measurements that it opened, and end")
     timeline = _command(
         commands,
         "timeline",
@@ -854,7 +880,7 @@ def _add_metering(commands: Any) -> None:
         "proteus timeline review-of-monday",
     )
     timeline.add_argument("task", metavar="TASK_ID", help="id of a task, or of a run with --dir")
-    for parser in (tap, start, stop, status, timeline):
+    for parser in (tap, start, stop, status, reconcile, timeline):
         parser.add_argument(
             "--dir", type=Path, default=Path(".proteus", "metering"), metavar="DIR",
             help="folder of the store (default: .proteus/metering); of a sweep for its runs",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_proteus.core.errors import ConfigurationError
-from pytest_proteus.metering import slots
+from pytest_proteus.metering import always_on, slots
 from pytest_proteus.metering.store import NAME, Store
 from pytest_proteus.metering.tap import TASK_HEADER, Binding, Tap
 
@@ -60,6 +60,8 @@ class Router:
 
     def _ambient(self, agent: str) -> slots.Slot | None:
         own = slots.read(slots.path_of(self.folder, agent)) if agent else None
+        if own is None and agent in always_on.FINDERS and always_on.is_on(self.folder):
+            return None  # between two sessions; another's measurement is no business of it
         return own or slots.read(slots.path_of(self.folder))
 
 
