@@ -42,12 +42,14 @@ __all__ = [
     "by_task",
     "entry",
     "kinds_of",
+    "labels_of",
     "last_results",
     "rank",
     "rankings",
     "ratio_estimate",
     "task_hash",
     "told_of",
+    "variant_of",
     "was_stopped",
 ]
 
@@ -102,8 +104,8 @@ class Attempt:
 
     @property
     def variant(self) -> str:
-        """The labels with ``/`` between them."""
-        return "/".join(label for label in self.labels.values() if label) or "(unknown)"
+        """Its name."""
+        return variant_of(self.labels)
 
 
 def attempt(
@@ -122,8 +124,6 @@ def attempt(
             the first one of kind ``judge`` gives the score.
     """
     usage = run.get("usage")
-    labels = {axis: str(run.get(axis) or "") for axis in ("harness", "arm", "model")}
-    labels.update({str(axis): f"{axis}={label}" for axis, label in sorted(dict(run.get("axes") or {}).items())})
     state = str(run.get("state") or "not_run").partition(":")[0]
     judged = next((results[name] for name, kind in kinds.items() if kind == "judge" and name in results), None)
     has_judge = "judge" in kinds.values()
@@ -146,7 +146,7 @@ def attempt(
             found = results.get(name) or {}
             metrics[name] = None if found.get("error") else number(found.get("score"))
     return Attempt(
-        labels=labels,
+        labels=labels_of(run),
         state=state,
         gate=_gate(run, state, [results.get(name) for name, kind in kinds.items() if kind == "gate"]),
         score_state=_score_state(data, score) if has_judge else "",
@@ -154,6 +154,18 @@ def attempt(
         run_id=str(run.get("run_id") or ""),
         seed=run.get("seed"),
     )
+
+
+def labels_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """Axis → label of what makes a run's variant."""
+    labels = {axis: str(run.get(axis) or "") for axis in ("harness", "arm", "model")}
+    further = sorted(dict(run.get("axes") or {}).items())
+    return {**labels, **{str(axis): f"{axis}={label}" for axis, label in further}}
+
+
+def variant_of(labels: Mapping[str, str]) -> str:
+    """Name of a variant: its labels with ``/`` between them."""
+    return "/".join(label for label in labels.values() if label) or "(unknown)"
 
 
 def _score_state(data: Mapping[str, Any], score: float | None) -> str:

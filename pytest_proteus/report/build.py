@@ -324,7 +324,7 @@ def _sweep(
         "plan": fields({**mapping(manifest.get("plan")), **plan}, PLAN),
         "ledger": count_runs(runs),
         "runs": runs,
-        "arms": arm_entries(runs, list(evaluators)),
+        "arms": arm_entries(runs, list(evaluators), worked_out),
         "statistics": _statistics([*lines, *worked_out]),
     }
 

@@ -60,17 +60,34 @@ def runs_by_arm(runs: Sequence[_R]) -> dict[str, list[_R]]:
     return grouped(runs, keys)
 
 
-def arm_entries(runs: Sequence[Mapping[str, Any]], evaluators: Sequence[str]) -> dict[str, Any]:
-    """Every arm's means, each stratum apart."""
+def arm_entries(
+    runs: Sequence[Mapping[str, Any]], evaluators: Sequence[str], statistics: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Every arm's means, each stratum apart; of comparisons among the statistics success rates, and costs in USD."""
     return {
         key: {
             "metrics": {name: metric([last_score(run, name) for run in group]) for name in evaluators},
             "usage": fields(usage_together([run["usage"] for run in group]), USAGE),
-            "success_rate": None,
-            "cost_per_success": None,
+            **_succeeded(group[0], statistics),
         }
         for key, group in runs_by_arm(runs).items()
     }
+
+
+def _succeeded(run: Mapping[str, Any], statistics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``success_rate`` and ``cost_per_success`` of the variant that a run is of; None where they are not known."""
+    found: dict[str, Any] = {"success_rate": None, "cost_per_success": None}
+    for entry in statistics:
+        if entry["name"] != "ranking" or entry["stratum"] != (run["task"] or None):
+            continue
+        from pytest_proteus.measure.ranking import GROUPS, labels_of, variant_of
+
+        own = variant_of(labels_of(run))
+        for told in (one for group in GROUPS for one in entry["value"][group] if one["variant"] == own):
+            found["success_rate"] = (told["success_rate"] or {}).get("value")
+            if entry["value"]["cost_unit"] == "usd":
+                found["cost_per_success"] = (told["cost_per_success"] or {}).get("value")
+    return found
 
 
 def usage_together(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

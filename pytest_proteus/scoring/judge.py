@@ -24,6 +24,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext, Visibility
 from pytest_proteus.core.ledger import read_json
 from pytest_proteus.core.records import plain, write_json_atomic
+from pytest_proteus.metering.prices import builtin
 from pytest_proteus.scoring.evidence import changes, scratch
 from pytest_proteus.scoring.repository import TaskRepository
 from pytest_proteus.scoring.routes import is_read, path_of
@@ -204,6 +205,17 @@ class Spent:
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 setattr(self, ours, (getattr(self, ours) or 0) + value)
 
+    def told(self, model: str) -> dict[str, Any]:
+        """The counts, and ``cost_usd`` by list prices; None where a price or a count is not known, 0 for no request."""
+        counts = {"input": self.input_tokens, "output": self.output_tokens, "cache_read": None, "cache_write": None}
+        cost = builtin().cost(model, counts) if self.requests else 0.0
+        return {
+            "requests": self.requests,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": cost,
+        }
+
 
 class _Refused(Exception):
     """The endpoint does not give an answer; asking again cannot help."""
@@ -290,8 +302,8 @@ class Judge:
             judged = [self._judged(evidence, repeat, spent) for repeat in range(self.repeats)]
             bias = self._bias(spent)
         except (BrokenReply, _Refused) as error:
-            return _missing("pending", str(error), {**told, "usage": spent.__dict__})
-        data = {**_together(judged), **told, "state": "scored", "bias": bias, "usage": spent.__dict__}
+            return _missing("pending", str(error), {**told, "usage": spent.told(self.model)})
+        data = {**_together(judged), **told, "state": "scored", "bias": bias, "usage": spent.told(self.model)}
         detail = ", ".join(f"{name} {value:.2f}" for name, value in data["dimensions"].items() if value is not None)
         return EvalResult(f"{JUDGE}:rubric", data["score"], data["score"] >= 0.5, detail, data=data)
 

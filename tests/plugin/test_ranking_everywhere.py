@@ -61,6 +61,7 @@ def test_fixture_command_report_and_file_agree(swept, monkeypatch, capsys):
     assert main(["rank", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert fixture == reported["value"] == json.loads(file.read_text()) == told["rankings"][0]
+    assert {arm: told["success_rate"] for arm, told in swept.sweep["arms"].items()} == {"neutral": 0, "review_notes": 1}
     assert file.stem == fixture["task_hash"]
     assert [one["variant"] for one in fixture["failed"]] == ["minimal/neutral"]
     assert [one["variant"] for one in fixture["unscored"]] == ["minimal/review_notes"]
