@@ -185,14 +185,19 @@ def gate(request: pytest.FixtureRequest) -> Gates:
 def scores(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[..., Any]:
     """``scores(metric, arm=None, episode="last")``: an Estimate of the mean score of an arm's runs, or of all runs.
 
-    ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too. ``metric``
-    may also be a number of whole runs, such as ``usage.total_tokens``.
+    All runs are those of all arms but identical copies (``arm.aa()``); where several have one seed, the interval counts
+    seeds. ``episode`` is a number, ``"last"`` or ``"best"`` (of all planned ones). The mean is over all tasks, too.
+    ``metric`` may also be a number of whole runs, such as ``usage.total_tokens``.
     """
     from pytest_proteus.measure.statistic import number_over, score_at
+    from pytest_proteus.sweep.declare import nearest
 
     session = sweep_session(request.config)
 
     def score(metric: str, arm: str | None = None, episode: int | str = "last") -> Any:
+        arms = list(sweep.by_arm())
+        if arm is not None and arm not in arms:
+            raise LookupError(f"scores of {metric!r}: no arm is called {arm!r}; {nearest(arm, arms)}")
         try:
             spec = sweep.evaluator(metric)
         except LookupError:

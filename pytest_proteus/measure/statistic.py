@@ -145,8 +145,8 @@ STATISTICS: dict[str, Statistic] = {
 def score_at(metric: str, arm: str | None, episode: int | str, *, direction: str, bounds: Bounds | None) -> Statistic:
     """``scores``: the mean of an evaluator's score over an arm's runs, or over all; see ``sweeps.score_estimate``."""
 
-    def of(runs: Sequence[FinishedRun], _: Any) -> Any:
-        chosen = [run for run in runs if arm in (None, run.arm)]
+    def of(runs: Sequence[FinishedRun], sweep: FinishedSweep) -> Any:
+        chosen = _pooled(runs, arm, sweep)
         return sweeps.score_estimate(chosen, metric, episode=episode, direction=direction, bounds=bounds)
 
     told = "mean score over runs at one episode; a run that did not get there is missing"
@@ -154,11 +154,19 @@ def score_at(metric: str, arm: str | None, episode: int | str, *, direction: str
     return Statistic(name, of, direction, "score", told, across_tasks=True)
 
 
+def _pooled(runs: Sequence[Any], arm: str | None, sweep: FinishedSweep) -> list[Any]:
+    """The runs of an arm; without one those of all arms, but for identical copies, which say the same once more."""
+    if arm is not None:
+        return [run for run in runs if run.arm == arm]
+    there, copies = {run.arm for run in runs}, sweep.copies()
+    return [run for run in runs if copies.get(run.arm) not in there]
+
+
 def number_over(metric: Metric, arm: str | None, episode: int | str) -> Statistic:
     """``scores`` of a number that every run has; see ``sweeps.number_estimate``."""
 
-    def of(runs: Sequence[Any], _: Any) -> Any:
-        return sweeps.number_estimate([run for run in runs if arm in (None, run.arm)], metric, episode)
+    def of(runs: Sequence[Any], sweep: FinishedSweep) -> Any:
+        return sweeps.number_estimate(_pooled(runs, arm, sweep), metric, episode)
 
     told = "mean over whole runs; a run that does not have the number is missing"
     name = f"scores {metric.name}[{arm}] at {episode}" if arm else f"scores {metric.name} at {episode}"

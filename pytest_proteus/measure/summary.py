@@ -548,7 +548,10 @@ class _Plan:
             return betting_interval(self._means(values), self.bounds, self.level)
         if self.clusters is not None:
             groups = [c for c, value in zip(self.clusters, values, strict=True) if value is not None]
-            return clustered_interval(known, groups, self.level)
+            found = clustered_interval(known, groups, self.level)
+            # clusters of rates that are all alike have no spread, and bounds that tell something all the same
+            alike = self.kind == "binary" and isinstance(found, Unavailable)
+            return betting_interval(self._means(values), (0, 1), self.level) if alike else found
         if self.kind == "binary":
             return wilson_interval(round(sum(known)), len(known), self.level)
         if self.kind == "bootstrap":

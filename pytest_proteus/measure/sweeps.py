@@ -164,10 +164,11 @@ def score_estimate(
 ) -> Estimate | Unavailable:
     """The mean of an evaluator's score over runs, at one episode.
 
-    Runs of several tasks nest in their seeds: the interval then counts seeds, not runs (Miller 2024).
+    Where several runs share a seed (tasks, or arms that are pooled) they nest in it: the interval then counts seeds,
+    not runs (Miller 2024).
 
     Args:
-        runs: runs of one arm.
+        runs: runs of one arm, or of several.
         metric: name of the evaluator.
         episode: one-based, or ``last``: the last planned one, so that runs are compared at the same episode. A run that
             did not get there is missing. Or ``best``: the best of all planned ones, of runs that have them all.
@@ -175,12 +176,16 @@ def score_estimate(
         bounds: smallest and largest possible score, where declared.
 
     Raises:
-        ConfigurationError: the best of an evaluator whose direction is neutral, or an episode that is none.
+        ConfigurationError: the best of an evaluator whose direction is neutral, or an episode that is none, or none of
+            those that were planned.
     """
     if episode == "best" and direction not in ("higher", "lower"):
         raise ConfigurationError(f"evaluator {metric!r} has no best score; declare direction='higher' or 'lower'")
     if episode not in ("best", "last") and (isinstance(episode, (str, bool)) or episode < 1):
         raise ConfigurationError(f"episode={episode!r} is no episode; write a number from 1 on, 'last' or 'best'")
+    planned = max((run.episodes for run in runs), default=0)
+    if isinstance(episode, int) and 0 < planned < episode:
+        raise ConfigurationError(f"scores of {metric!r}: episode={episode} was not planned; the last one is {planned}")
     best = max if direction == "higher" else min
     observations = []
     for run in runs:
@@ -192,8 +197,7 @@ def score_estimate(
             value = best(known) if len(known) == at else None
         reason = "" if value is not None else _why(run, at, "the evaluator gave no score")
         observations.append(_observation(run, value, reason))
-    clusters = [run.seed for run in runs] if len({run.task for run in runs}) > 1 else None
-    return _estimated(observations, direction, f"score of {metric}", bounds, clusters)
+    return _estimated(observations, direction, f"score of {metric}", bounds, _clusters(runs))
 
 
 def number_estimate(runs: Sequence[MeasuredRun], metric: Metric, episode: int | str = "last") -> Estimate | Unavailable:
@@ -208,8 +212,13 @@ def number_estimate(runs: Sequence[MeasuredRun], metric: Metric, episode: int | 
     for run in runs:
         value, reason = observe(run, metric, run.episodes)
         observations.append(_observation(run, value, reason))
-    clusters = [run.seed for run in runs] if len({run.task for run in runs}) > 1 else None
-    return _estimated(observations, metric.direction, metric.name, metric.bounds, clusters)
+    return _estimated(observations, metric.direction, metric.name, metric.bounds, _clusters(runs))
+
+
+def _clusters(runs: Sequence[MeasuredRun] | Sequence[FinishedRun]) -> list[int] | None:
+    """The seed of each run where several runs share one; None where each run has its own."""
+    seeds = [run.seed for run in runs]
+    return seeds if len(set(seeds)) < len(seeds) else None
 
 
 def audits(runs: Sequence[FinishedRun], outside: Sequence[str] = ()) -> dict[str, Audit | Unavailable]:

@@ -1,4 +1,7 @@
-"""Counts of cells and means of last scores, from the entries of runs; strata are never pooled."""
+"""Counts of cells and means of scores at the last planned episode, from the entries of runs; strata are never pooled.
+
+Statistics are of that episode, too: a run that did not get there is missing from both.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def arm_entries(
     """Every arm's means, each stratum apart; of comparisons among the statistics success rates, and costs in USD."""
     return {
         key: {
-            "metrics": {name: metric([last_score(run, name) for run in group]) for name in evaluators},
+            "metrics": {name: metric([score_at(run, name) for run in group]) for name in evaluators},
             "usage": fields(usage_together([run["usage"] for run in group]), USAGE),
             **_succeeded(group[0], statistics),
         }
@@ -112,12 +115,14 @@ def usage_together(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**together, "discrepancy": {"n": len(known), "n_missing": len(metered) - len(known)}}
 
 
-def last_score(run: Mapping[str, Any], evaluator: str) -> float | None:
-    """The score after the run's last episode; None when that is missing or the cell was not measured."""
+def score_at(run: Mapping[str, Any], evaluator: str, episode: int = -1) -> float | None:
+    """The score of one planned episode (from 0; -1 for the last one planned), None where the run did not get there."""
+    planned = run["episodes_planned"] or 0
+    at = episode if episode >= 0 else planned - 1
     if run["state"] not in GRADED or evaluator not in run["evaluators"]:
         return None
     scores: list[float | None] = run["evaluators"][evaluator]["scores"]
-    return scores[-1] if scores else None
+    return scores[at] if 0 <= at < len(scores) else None
 
 
 def metric(values: Sequence[float | None]) -> dict[str, Any]:

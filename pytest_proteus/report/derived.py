@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.errors import GRADED
 from pytest_proteus.core.records import plain
-from pytest_proteus.report.counts import grouped, stratum_of
+from pytest_proteus.report.counts import grouped, score_at, stratum_of
 from pytest_proteus.report.shape import mapping
 
 Entry = Mapping[str, Any]
@@ -59,7 +58,7 @@ def _variances(evaluators: Mapping[str, Any], runs: Sequence[Entry]) -> Iterator
     for stratum, own in _strata(runs, across_tasks=True):
         for name in evaluators:
             found = variance_components(
-                [_score(run, name, -1) for run in own],
+                [score_at(run, name) for run in own],
                 seeds=[str(run["seed"]) for run in own],
                 tasks=[str(run["task"]) for run in own],
                 arms=[run["arm"] for run in own],
@@ -105,17 +104,7 @@ def _gaps(evaluators: Mapping[str, Any], runs: Sequence[Entry]) -> Iterator[dict
 
 def _course(run: Entry, evaluator: str) -> list[float | None]:
     """The score of every planned episode, None where there is none."""
-    return [_score(run, evaluator, episode) for episode in range(run["episodes_planned"] or 0)]
-
-
-def _score(run: Entry, evaluator: str, episode: int) -> float | None:
-    """The score of one planned episode (from 0; -1 for the last), None where the run did not get there."""
-    planned = run["episodes_planned"] or 0
-    at = episode if episode >= 0 else planned - 1
-    if run["state"] not in GRADED or evaluator not in run["evaluators"]:
-        return None
-    scores: list[float | None] = run["evaluators"][evaluator]["scores"]
-    return scores[at] if 0 <= at < len(scores) else None
+    return [score_at(run, evaluator, episode) for episode in range(run["episodes_planned"] or 0)]
 
 
 def _rankings(evaluators: Mapping[str, Any], runs: Sequence[Entry], goal: str) -> Iterator[dict[str, Any]]:

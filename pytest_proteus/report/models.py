@@ -187,7 +187,10 @@ class RunEntry(TypedDict):
 
 
 class Metric(TypedDict):
-    """The last score of one evaluator over the cells of an arm; ``std`` divides by n - 1, null when n < 2."""
+    """The score of one evaluator at the last planned episode over the cells of an arm; ``n_missing`` have none there.
+
+    ``std`` divides by n - 1, null when n < 2.
+    """
 
     mean: Number | None
     n: Count

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_proteus.core.errors import GRADED
 from pytest_proteus.report.counts import runs_by_arm
 from pytest_proteus.report.shape import mapping
 from pytest_proteus.report.statistics import statistic_lines
@@ -88,13 +87,16 @@ def outside_texts(sweep: Mapping[str, Any]) -> list[str]:
 
 
 def arm_table(sweep: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Column names, and one row an arm: cells, episodes, the mean of each evaluator's last score with n, gates."""
+    """Column names, and one row an arm: complete cells, episodes, gates, and the mean of each evaluator with its n.
+
+    Means are of the last planned episode.
+    """
     evaluators = list(sweep["evaluators"])
     with_gates = any(gate["arm"] in {run["arm"] for run in sweep["runs"]} for gate in gates)
     header = ["arm", "cells", "episodes", *evaluators, *(["gates"] if with_gates else [])]
     rows = []
     for key, runs in runs_by_arm(sweep["runs"]).items():
-        done = sum(1 for run in runs if run["state"] in GRADED)
+        done = sum(1 for run in runs if run["state"] == "complete")
         planned = [run["episodes_planned"] for run in runs]
         episodes = f"{sum(run['episodes_complete'] for run in runs)}/{'?' if None in planned else sum(planned)}"
         means = [metric_text(sweep["arms"][key]["metrics"][name]) for name in evaluators]

@@ -235,6 +235,8 @@ def test_values_of_one_cluster_say_nothing_about_others():
         ([4, 5, 9], {"bounds": (0, None)}, "t"),
         ([4, 5, 9], {"kind": "bootstrap"}, "bootstrap-bca"),
         ([4, 5, 9, 8], {"clusters": [0, 0, 1, 1]}, "clustered-t"),
+        ([0, 1, 1, 1], {"clusters": [0, 0, 1, 1], "bounds": (0, 1)}, "clustered-t"),
+        ([1, 1, 1, 1], {"clusters": [0, 0, 1, 1], "bounds": (0, 1)}, "betting"),
         ([4, 4], {"kind": "deterministic"}, "deterministic"),
     ],
 )

@@ -28,6 +28,22 @@ def test_no_best_of_what_has_no_direction(scores):
     with pytest.raises(Exception, match="no best score; declare direction"):
         scores("tool-calls", episode="best")
 
+def test_all_runs_are_those_of_no_copy_and_count_once_a_seed(scores):
+    for metric in ("units:notes", "seconds"):
+        pooled = scores(metric)
+        assert {o.arm for o in pooled.observations} == {"base", "base_frozen"}
+        assert (len(pooled.observations), pooled.n) == (4, 2)
+    assert scores("units:notes", arm="base_aa").n == 2
+
+@pytest.mark.parametrize("metric", ["units:notes", "seconds"])
+def test_an_arm_that_is_none_is_told_beside_those_there_are(scores, metric):
+    with pytest.raises(LookupError, match="no arm is called 'bas'; did you mean 'base'"):
+        scores(metric, arm="bas")
+
+def test_an_episode_that_was_not_planned_is_told(scores):
+    with pytest.raises(Exception, match="episode=9 was not planned; the last one is 3"):
+        scores("units:notes", episode=9)
+
 def test_nothing_evolves_in_a_frozen_arm(sweep, structure, travel):
     assert structure["base_frozen"]["notes"].value == travel["base_frozen"]["notes"].value == 0
     for run in sweep.by_arm()["base_frozen"]:
@@ -38,7 +54,7 @@ def test_nothing_evolves_in_a_frozen_arm(sweep, structure, travel):
 
 def test_controls_have_runs_of_their_own(suite):
     suite.write(SUITE)
-    suite.run("-n", "2").assert_outcomes(passed=9)
+    suite.run("-n", "2").assert_outcomes(passed=13)
     assert len({run["run_id"] for run in suite.sweep["runs"]}) == 6
     assert suite.sweep["ledger"]["complete"] == 6
     assert suite.sweep["ledger"]["reused"] == 0

@@ -11,6 +11,7 @@ from pytest_proteus.core.ledger import cell_path
 from pytest_proteus.core.records import EPISODES, private_record_dir
 from pytest_proteus.report.build import build_report, write_sweep_reports
 from pytest_proteus.report.counts import metric
+from pytest_proteus.report.terminal import arm_table
 
 
 def result(name, score, *, error=False, passed=False, detail=""):
@@ -149,6 +150,16 @@ def test_a_cell_that_ran_out_of_time_counts_with_what_it_has(finished):
 def test_a_last_score_that_is_missing_is_not_replaced_by_an_earlier_one(finished):
     finished.records("run-a", [result("calls", 7.0)], [result("calls", 0.0, error=True)])
     assert sweep_of(finished)["arms"]["neutral"]["metrics"]["calls"]["n_missing"] == 1
+
+
+def test_a_run_that_did_not_get_to_the_last_planned_episode_is_missing_from_the_mean(finished):
+    finished.cell("run-a", "timeout")
+    finished.records("run-a", [result("calls", 7.0)])
+    sweep = sweep_of(finished)
+    calls = sweep["arms"]["neutral"]["metrics"]["calls"]
+    assert (calls["mean"], calls["n"], calls["n_missing"]) == (3.0, 1, 1)
+    header, (row, _) = arm_table(sweep, [])
+    assert dict(zip(header, row, strict=True))["cells"] == "1/2"
 
 
 def test_nothing_known_gives_null_and_not_zero():
