@@ -457,6 +457,19 @@ def _measurement_status(options: argparse.Namespace) -> int:
     return 0
 
 
+def _backfill(options: argparse.Namespace) -> int:
+    from pytest_proteus.metering.backfill import backfill
+
+    found = backfill(options.dir, options.task, options.log)
+    if options.json:
+        told = {"told": found.told, "filled": found.filled, "added": found.added, "usage": found.usage.entry()}
+        print(json.dumps(told))
+    else:
+        print(f"{found.told} replies in the log: {found.filled} filled in, {found.added} added")
+        print(f"{options.task}: {_usage_text(found.usage.entry())}")
+    return 0
+
+
 def _reconcile(options: argparse.Namespace) -> int:
     from pytest_proteus.metering import always_on
 
@@ -872,6 +885,15 @@ def _add_metering(commands: Any) -> None:
     )
     reconcile.add_argument("--once", action="store_true", help="look once, and end")
     reconcile.add_argument("--reset", action="store_true", help="clear the measurements that it opened, and end")
+    backfill = _command(
+        commands,
+        "backfill",
+        _backfill,
+        "fill in what the wire did not tell of a task's usage, from the session log of claude, codex or pi",
+        "proteus backfill review-of-monday ~/.claude/projects/-home-me/SESSION.jsonl",
+    )
+    backfill.add_argument("task", metavar="TASK_ID", help="id of a task, or of a run with --dir")
+    backfill.add_argument("log", type=Path, metavar="LOG", help="the agent's session log")
     timeline = _command(
         commands,
         "timeline",
@@ -880,7 +902,7 @@ def _add_metering(commands: Any) -> None:
         "proteus timeline review-of-monday",
     )
     timeline.add_argument("task", metavar="TASK_ID", help="id of a task, or of a run with --dir")
-    for parser in (tap, start, stop, status, reconcile, timeline):
+    for parser in (tap, start, stop, status, reconcile, backfill, timeline):
         parser.add_argument(
             "--dir", type=Path, default=Path(".proteus", "metering"), metavar="DIR",
             help="folder of the store (default: .proteus/metering); of a sweep for its runs",

@@ -288,29 +288,34 @@ class Store:
 
         return (self.now if at_once else self.submit)(change)
 
-    def add_logged(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Add requests that only an agent's log tells of; those that are there already, by request or message id, stay
-        as they are. Gives how many were added."""
+    def add_logged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+        """Take over what an agent's log tells of replies: counts of those that are on record without them, by the id of
+        the request or of the message, and those that are not on record at all. What is known stays as it is.
 
-        def change(connection: sqlite3.Connection) -> int:
-            added = 0
+        Returns:
+            How many were filled in, and how many added.
+        """
+        same = "provider = :provider AND (request_id = :request_id OR message_id = :message_id)"
+        filling = ", ".join(f"{kind} = coalesce({kind}, :{kind})" for kind in KINDS)
+        marks = ", ".join(f":{kind}" for kind in KINDS)
+
+        def change(connection: sqlite3.Connection) -> tuple[int, int]:
+            filled = added = 0
             for row in rows:
-                known = connection.execute(
-                    "SELECT 1 FROM token_usage WHERE provider = :provider AND (request_id = :request_id"
-                    " OR (message_id IS NOT NULL AND message_id = :message_id)) AND id != :id",
+                gap = f"UPDATE token_usage SET {filling}, note = 'counts from the log' WHERE {same}"
+                done = connection.execute(f"{gap} AND (input IS NULL OR output IS NULL)", row).rowcount
+                filled += done
+                if done or connection.execute(f"SELECT 1 FROM token_usage WHERE {same}", row).fetchone():
+                    continue
+                added += connection.execute(
+                    "INSERT OR IGNORE INTO token_usage (id, span, task_id, source, provider, request_id, message_id,"
+                    f" model, began, ended, status, state, {_COLUMNS}) VALUES (:id, :span, :task_id, 'log', :provider,"
+                    f" :request_id, :message_id, :model, :began, :began, 200, 'complete', {marks})",
                     row,
-                ).fetchone()
-                if not known:
-                    added += connection.execute(
-                        "INSERT OR IGNORE INTO token_usage (id, span, task_id, source, provider, request_id,"
-                        f" message_id, model, began, ended, state, {_COLUMNS}) VALUES (:id, :span, :task_id, 'log',"
-                        " :provider, :request_id, :message_id, :model, :began, :began, 'complete', :input, :output,"
-                        " :cache_read, :cache_write, :reasoning)",
-                        row,
-                    ).rowcount
-            return added
+                ).rowcount
+            return filled, added
 
-        found: int = self.submit(change).result()
+        found: tuple[int, int] = self.submit(change).result()
         return found
 
     # --------------------------------------------------------------------------------------------------- the thread

@@ -71,6 +71,7 @@ class _Span:
     log: Mapping[str, int] | None
     note: str
     requests: int = 0
+    logged: int = 0
     answered: int = 0
     untold: int = 0
     cut: int = 0
@@ -79,7 +80,7 @@ class _Span:
 
     def add(self, sums: Mapping[str, Any]) -> None:
         self.parts.append(sums)
-        for name in ("requests", "answered", "untold", "cut"):
+        for name in ("requests", "logged", "answered", "untold", "cut"):
             setattr(self, name, getattr(self, name) + (sums[name] or 0))
         for kind in KINDS:
             if sums[kind] is not None:
@@ -90,14 +91,15 @@ class _Span:
 #: whole when its status is good and it did not break off, or when its counts were on record before its end was seen.
 _SUMS = f"""
 SELECT span, model, {{passed}} AS passed, count(*) AS requests,
+    sum(source = 'log' OR coalesce(note, '') = 'counts from the log') AS logged,
     sum(status < 300 AND (state = 'complete' OR input IS NOT NULL AND output IS NOT NULL)) AS answered,
     sum(status < 300 AND state = 'complete' AND (input IS NULL OR output IS NULL)) AS untold,
     sum(state = 'cut' OR state = 'open' AND (input IS NULL OR output IS NULL)) AS cut,
     {", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)}
-FROM token_usage WHERE source = 'wire' AND span IN (SELECT id FROM spans WHERE run_id IN ({{runs}}))
+FROM token_usage WHERE span IN (SELECT id FROM spans WHERE run_id IN ({{runs}}))
 GROUP BY span, model, passed
 UNION ALL
-SELECT span, model, 0, requests, answered, untold, cut, {", ".join(KINDS)}
+SELECT span, model, 0, requests, 0, answered, untold, cut, {", ".join(KINDS)}
 FROM folded WHERE span IN (SELECT id FROM spans WHERE run_id IN ({{runs}}))
 """
 
@@ -182,7 +184,7 @@ def combined(spans: Iterable[_Span], prices: Prices) -> RunUsage:
     if reason:
         return RunUsage(requests=requests if seen else None, discrepancy={"badge": "unmeasured", "reason": reason})
     totals: dict[str, int | None] = dict.fromkeys(KINDS)
-    whole, filled, compared = True, False, False
+    whole, filled, compared = True, any(span.logged for span in spans), False
     differences: dict[str, dict[str, int]] = {}
     for span in spans:
         counts, complete, by_log = _of_span(span)
@@ -222,7 +224,8 @@ def combined(spans: Iterable[_Span], prices: Prices) -> RunUsage:
     cost, sources, unpriced = _cost(spans, prices) if total is not None else (None, (), ())
     if unpriced:
         told["unpriced_models"] = list(unpriced)
-    source = "log" if not requests else "wire+log" if compared else "wire"
+    logged = sum(span.logged for span in spans)
+    source = "log" if logged == requests else "wire+log" if compared or logged else "wire"
     return RunUsage(
         input_tokens=totals["input"],
         output_tokens=totals["output"],
