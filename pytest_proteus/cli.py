@@ -517,6 +517,9 @@ def _timeline(options: argparse.Namespace) -> int:
         for row in found["rows"]
     ]
     print("\n".join(align([header, *rows])))
+    if found["largest"]:
+        parts = ", ".join(f"{size:,} {part.replace('_', ' ')}" for part, size in found["largest"]["bytes"].items())
+        print(f"bytes of the largest context: {parts}")
     return 0
 
 

@@ -222,18 +222,18 @@ class Store:
 
     def begin(self, row: Mapping[str, Any], *, at_once: bool = False) -> Future[Any]:
         """Note a request that is about to be passed on: ``id``, ``span``, ``task_id``, ``provider``, ``model``,
-        ``began``, ``upstream``, and ``process`` and ``sizes`` where they are known; ``at_once`` as of ``now``.
+        ``began``, ``upstream``, and ``process`` where it is known; ``at_once`` as of ``now``.
 
         Returns:
             When it may go out, in seconds since the epoch: not before that where its upstream had to be left alone.
         """
-        given = {"process": None, "sizes": None, "pace": PACE_SECONDS, **row}
+        given = {"process": None, "pace": PACE_SECONDS, **row}
 
         def change(connection: sqlite3.Connection) -> float:
             connection.execute(
                 "INSERT OR IGNORE INTO token_usage (id, span, task_id, source, provider, request_id, model, process,"
-                " began, state, sizes) VALUES (:id, :span, :task_id, 'wire', :provider, :id, :model, :process,"
-                " :began, 'open', :sizes)",
+                " began, state)"
+                " VALUES (:id, :span, :task_id, 'wire', :provider, :id, :model, :process, :began, 'open')",
                 given,
             )
             found = connection.execute("SELECT until FROM pace WHERE upstream = :upstream", given).fetchone()
@@ -287,6 +287,13 @@ class Store:
                 connection.execute("UPDATE OR IGNORE token_usage SET request_id = :request_id WHERE id = :id", values)
 
         return (self.now if at_once else self.submit)(change)
+
+    def note_sizes(self, ident: str, sizes: Mapping[str, int]) -> Future[Any]:
+        """Note what a request was made of: part → bytes."""
+        text = json.dumps(sizes)
+        return self.submit(
+            lambda connection: connection.execute("UPDATE token_usage SET sizes = ? WHERE id = ?", (text, ident))
+        )
 
     def add_logged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         """Take over what an agent's log tells of replies: counts of those that are on record without them, by the id of

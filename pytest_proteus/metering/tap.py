@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pytest_proteus.core.errors import ConfigurationError, ProteusError
+from pytest_proteus.metering.anatomy import anatomy
 from pytest_proteus.metering.budget import SPENT, WAIT, Budget, cost_of, most
 from pytest_proteus.metering.prices import Prices, builtin
 from pytest_proteus.metering.store import Store
@@ -336,6 +337,7 @@ class _Exchange:
     settled: Mapping[str, Any] | None = None
     model: str = ""
     upstream: str = ""
+    body: bytes = b""
     begun: Future[Any] | None = None  # its row, which is on record before the request is passed on
     binding: Binding | None = None  # of a call that has reserved something
 
@@ -352,6 +354,14 @@ class _Exchange:
             over = self.reader is not None and self.reader.usage.final
             self.told |= {"state": "complete" if over else "cut", "ended": time.time()}
             self._settle()
+        if self.begun is not None and self.body:
+            asyncio.get_running_loop().run_in_executor(None, self._note_sizes, self.body)
+
+    def _note_sizes(self, body: bytes) -> None:
+        """Note what the request was made of; in another thread, since large ones take a while."""
+        sizes = anatomy(self.wire, body)
+        if sizes is not None and self.store is not None:
+            self.store.note_sizes(self.ident, sizes)
 
     async def run(self) -> web.StreamResponse:
         """Pass the request on, and its reply back."""
@@ -363,7 +373,7 @@ class _Exchange:
             raise _Refused(503, "too much is under way")
         body = await self._body()
         if self.wire:
-            self.store = binding.store
+            self.store, self.body = binding.store, body
             self.model, self.upstream = _model(self.wire, path, body) or "", urlsplit(binding.upstream).netloc
             await self._reserve(binding, body)
             row = {

@@ -25,7 +25,7 @@ _NOW = 4e10
 
 def timeline(folder: Path, task: str) -> dict[str, Any]:
     """A task's ``spans``, ``rows``, ``roles`` (role → calls and tokens, what is ambient added), ``canonical_agent``,
-    ``canonical_model`` and ``usage``.
+    ``canonical_model``, ``usage`` and ``largest`` (what the context of its largest call is made of).
 
     Args:
         folder: where the store lies: a sweep's folder, or that of measurements by hand.
@@ -73,6 +73,7 @@ def timeline(folder: Path, task: str) -> dict[str, Any]:
         "spans": [{key: span[key] for key in ("episode", "state", "opened", "closed", "note")} for span in spans],
         "usage": usage.entry() if usage else None,
         "roles": _lanes(rows),
+        "largest": _largest(own),
         "rows": rows,
     }
 
@@ -116,6 +117,16 @@ def _row(row: sqlite3.Row, background: Mapping[str, Sequence[str]], ambient: boo
         "source": row["source"],
         "note": row["note"],
     }
+
+
+def _largest(rows: Sequence[sqlite3.Row]) -> dict[str, Any] | None:
+    """The call with the largest request: its ``id``, and ``bytes`` of each part of the context; None where no call has
+    been looked at."""
+    sized = [(json.loads(row["sizes"]), row["id"]) for row in rows if row["sizes"]]
+    if not sized:
+        return None
+    sizes, ident = max(sized, key=lambda one: (sum(one[0].values()), one[1]))
+    return {"id": ident, "bytes": sizes}
 
 
 def _between(start: float, end: float | None) -> float | None:

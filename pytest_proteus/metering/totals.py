@@ -131,6 +131,20 @@ def usage_of(out: Path, run_ids: Sequence[str] | None = None) -> dict[str, RunUs
         raise RecordError(f"the usage store {path} cannot be read: {error}") from error
 
 
+def so_far(out: Path) -> tuple[int, int] | None:
+    """Calls of a sweep's folder and the tokens that are known of them, while it runs; None where nothing is metered."""
+    path = Path(out) / NAME
+    if not path.exists():
+        return None
+    counted = " + ".join(f"coalesce(sum({kind}), 0)" for kind in KINDS if kind != "reasoning")
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            calls, tokens = connection.execute(f"SELECT count(*), {counted} FROM token_usage").fetchone()
+    except sqlite3.Error:
+        return None  # whoever needs the store says what is wrong with it
+    return (int(calls), int(tokens)) if calls else None
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that reads, also where the folder cannot be written."""
     quoted = str(Path(path).resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_proteus.core.errors import RecordError
 from pytest_proteus.core.ledger import RUNNING, read_cell
+from pytest_proteus.metering.totals import so_far
 
 #: Seconds before the first line and between two lines.
 INTERVAL = 5.0
@@ -40,9 +41,11 @@ def line(watched: Watched, now: float, began: float) -> str:
             done += 1
     episodes = sum(_lines(watched.out / "progress" / f"{run_id}.jsonl") for run_id in watched.run_ids)
     total = len(watched.run_ids) * watched.episodes
+    used = so_far(watched.out)
+    told = f"{used[1]:,} tokens in {used[0]:,} calls, " if used else ""
     return (
         f"proteus: {watched.name}: {done}/{len(watched.run_ids)} cells done, {running} running, "
-        f"{min(episodes, total)}/{total} episodes, {now - began:.0f} s"
+        f"{min(episodes, total)}/{total} episodes, {told}{now - began:.0f} s"
     )
 
 

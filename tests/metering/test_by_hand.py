@@ -99,6 +99,17 @@ def test_the_timeline_has_every_call_once_with_its_role_and_what_is_nobodys_besi
     assert (found["canonical_agent"], found["canonical_model"]) == ("claude", "some-model")
 
 
+def test_the_largest_context_is_told_by_its_parts(tmp_path):
+    with served() as server:
+        running, store = serve(tmp_path, {"anthropic": server.url}, 0)
+        slots.start(tmp_path, "work")
+        ask(f"http://127.0.0.1:{running.port}", "anthropic")
+        running.close()
+        store.close()
+    sizes = timeline(tmp_path, "work")["largest"]["bytes"]
+    assert sizes == {"system": 0, "tools": 0, "history": 0, "tool_outputs": 0, "user_input": len("hello")}
+
+
 def test_the_list_of_the_background_is_the_users(tmp_path):
     (tmp_path / "roles.json").write_text('{"knowledge": ["claude-cli*"]}')
     assert role_of("claude-cli/2", read(tmp_path)) == "knowledge"

@@ -12,6 +12,7 @@ from pytest_proteus.metering.prices import builtin, over, prices_of, read
 from pytest_proteus.metering.store import NAME, Store
 from pytest_proteus.metering.totals import usage_of
 from pytest_proteus.metering.usage import Usage
+from pytest_proteus.sweep.progress import Watched, line
 
 COUNTS = {"input": 1_000_000, "output": 100_000, "cache_read": 2_000_000, "cache_write": None, "reasoning": None}
 TABLE = {"date": "2026-11-30", "models": {"mine": {"input": 1, "output": 10, "cache_read": 0.5}}}
@@ -128,3 +129,10 @@ def test_one_call_without_a_price_leaves_the_run_without_a_cost_and_says_of_whic
 
 def test_a_folder_without_a_users_table_has_the_packages(tmp_path):
     assert prices_of(tmp_path) is builtin()
+
+
+def test_a_line_of_progress_has_the_calls_and_tokens_so_far(tmp_path):
+    watched = Watched("demo", tmp_path, ["r1"], 2)
+    assert "tokens" not in line(watched, 10.0, 5.0)
+    stored(tmp_path, ("gpt-5.4", 1000, 234), ("gpt-5.4", 1, 1))
+    assert line(watched, 10.0, 5.0).endswith(" episodes, 1,236 tokens in 2 calls, 5 s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import signal
 import socket
 import sqlite3
@@ -281,7 +282,13 @@ def killed(out: Path, server, delay: float) -> tuple[int, int]:
     return len(whole), len(found)
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.037, 0.11])
+#: Seconds under load before the kill; ``PROTEUS_TEST_KILLS=50`` draws so many.
+DELAYS = [0.0, 0.037, 0.11] + [
+    random.Random(n).uniform(0, 0.5) for n in range(int(os.environ.get("PROTEUS_TEST_KILLS", 0)))
+]
+
+
+@pytest.mark.parametrize("delay", DELAYS)
 def test_a_kill_loses_no_answer_that_was_seen(tmp_path, server, delay):
     whole, found = killed(tmp_path, server, delay)
     assert whole <= found <= whole + 4, "four were under way"
