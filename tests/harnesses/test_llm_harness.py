@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_proteus.core import GoalConfig, RunConfig, run
 from pytest_proteus.core.adapter import PHASES, EpisodeResult, EpisodeSpec
+from pytest_proteus.core.disposition import NEUTRAL
 from pytest_proteus.core.errors import PhaseTimeout
 from pytest_proteus.harnesses.llm import LlmHarness, read_session
 from pytest_proteus.harnesses.llm_tools import ANSWER_LIMIT, FILE_LIMIT, Tools
@@ -231,3 +233,42 @@ def test_long_answers_are_cut(root):
     (root / "harness" / "long.txt").write_text("x" * (ANSWER_LIMIT + 100))
     said, _ = tools(root).use("read", {"path": "long.txt"})
     assert said.endswith("[100 characters left out]")
+
+
+class Staged(LlmHarness):
+    staged_activation = True
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_staged_it_runs_from_the_accepted_tree_and_edits_the_other(root, rung):
+    steps = {
+        1: [write("AGENTS.md", "x"), edit("../harness/AGENTS.md", "# Instructions", "# Mine"), say("Done.")],
+        2: [read("AGENTS.md"), shell("head -1 AGENTS.md; echo x >> AGENTS.md"), say("Done.")],
+    }
+    asked: list[str] = []
+
+    def answer(talk):
+        asked.extend([talk.prompt] if talk.prompt not in asked else [])
+        return steps[1 if "# Mine" not in talk.system else 2]
+
+    with ModelServer(answer) as server:
+        result = run(
+            RunConfig(
+                name="staged",
+                adapter=Staged(server.endpoint, sandbox=choose(rung)),
+                disposition=NEUTRAL,
+                goal=GoalConfig.of("Keep your page short."),
+                root=root / "run",
+                model="some-model",
+                episodes=2,
+                phases=("act",),
+                phase_timeout=120.0,
+                live_root=root / "live",
+            )
+        )
+    assert (result.state, result.error) == ("complete", "")
+    first, second = ([e.text for e in Staged().read_trace(root / "run", number) if e.tool] for number in (1, 2))
+    assert "is not below" in first[0]
+    assert first[1] == "Edited ../harness/AGENTS.md."
+    assert second[0].startswith("# Mine")
+    assert second[1].startswith("error: # Mine") or rung == "none"
