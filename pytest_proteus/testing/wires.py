@@ -7,6 +7,7 @@ Pure functions of plain data: no sockets, no clock, no script. Each wire is one 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 from pytest_proteus.testing.script import Conversation, FilledCall, Usage
 
 Body = Mapping[str, Any]
+
+#: What agents put beside what a user says.
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,12 @@ class Anthropic:
             results = [part for part in parts if part.get("type") == "tool_result"]
             for part in results:
                 reader.result(_text_of(part.get("content")))
-            if not results:
-                reader.user(_text_of(content))
+            # an agent that was cut off in its work puts what it is asked next behind the results; what agents remind
+            # their models of there nobody has said
+            others = [part for part in parts if part.get("type") != "tool_result"]
+            text = _REMINDER.sub("", _text_of(others)).strip() if results else _text_of(content)
+            if text or not results:
+                reader.user(text)
         return reader.conversation(
             "anthropic",
             path,

@@ -472,3 +472,16 @@ def test_a_program_without_a_usable_script_ends_with_two(capsys):
 def test_a_step_with_a_wrong_error_is_refused():
     with pytest.raises(ValueError, match="neither a status from 400 on"):
         Step(error=200)
+
+
+def test_what_is_asked_behind_results_is_heard_and_reminders_are_not():
+    from pytest_proteus.testing.wires import Anthropic
+
+    def talk(*texts: str):
+        path, body = request("anthropic", "Observe.", results=1)
+        body["messages"][-1]["content"] += [{"type": "text", "text": text} for text in texts]
+        return Anthropic.read(body, path)
+
+    assert talk().user_texts == talk("<system-reminder>Be\nbrief.</system-reminder>").user_texts == ("Observe.",)
+    assert talk("<system-reminder>Be brief.</system-reminder>", "Now act.").user_texts == ("Observe.", "Now act.")
+    assert talk("Now act.").results == ("result 0",)
