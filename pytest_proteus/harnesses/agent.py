@@ -597,9 +597,7 @@ class AgentHarness:
         return wire, self._span.url if self._span else _base_url(url, wire), model.removeprefix(prefix)
 
     def _run(self, spec: EpisodeSpec, launch: Launch, url: str) -> Outcome:
-        task = Path(spec.root) / "task"
         active = [spec.active_root] if spec.active_root is not None else []
-        note = spec.handoff_path.parent if spec.continuity_mode == "framework" else Path()
         return self._place.launch(
             [*self._program().argv, *self.agent.argv(launch)],
             env=self._environment(spec, launch),
@@ -608,10 +606,7 @@ class AgentHarness:
             timeout=spec.phase_timeout,
             stop_signal=self.agent.stop_signal,
             stdout_limit=_STDOUT_LIMIT,
-            writable=[
-                *(spec.harness_root, launch.home.parent, launch.traces),
-                *filter(Path.is_dir, [task, *([note] if note.name else [])]),
-            ],
+            writable=[*own_folders(spec), launch.home.parent, launch.traces],
             readable=[*self._program().readable, *active],
             endpoint=url,
         )
@@ -863,6 +858,12 @@ class _Episode:
             return [(str(phase), int(line)) for phase, line in json.loads(data or b"[]")]
         except (ValueError, TypeError):
             return []
+
+
+def own_folders(spec: EpisodeSpec) -> list[Path]:
+    """What an agent may write for good: its tree, its task, and the note of framework continuity."""
+    note = [spec.handoff_path.parent] if spec.continuity_mode == "framework" else []
+    return [spec.harness_root, *filter(Path.is_dir, [Path(spec.root) / "task", *note])]
 
 
 def _runs_from(spec: EpisodeSpec) -> Path:

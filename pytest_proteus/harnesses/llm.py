@@ -28,6 +28,7 @@ from pytest_proteus.harnesses.agent import (
     Launch,
     first_files,
     is_loopback,
+    own_folders,
     usual_surfaces,
 )
 from pytest_proteus.harnesses.install import FoundAgent
@@ -267,7 +268,7 @@ class LlmHarness(AgentHarness):
         deadline = began + spec.phase_timeout
         if not launch.resume or self._talk[0] != launch.session:
             self._talk = (launch.session, _system(launch.harness), [])
-        folders = [spec.harness_root, *filter(Path.is_dir, [Path(spec.root) / "task"])]
+        folders = own_folders(spec)
         seen = [launch.harness] if launch.harness != spec.harness_root else []
 
         def run(argv: Sequence[str], seconds: float) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -216,9 +217,12 @@ def test_a_phase_that_uses_its_turns_up_ends_well_and_is_counted(root):
 
 @agents("codex")
 def test_a_model_that_would_never_stop_gets_the_turns_of_the_phase_and_no_more(name, root):
+    asked_for = itertools.count(1)
+    # the work of the first phase has one turn, that of the second four: each is followed by one for the checkpoint
+    checkpoints = (2, 7)
+
     def answer(talk):
-        wrapping_up = "Begin nothing new" in talk.prompt
-        return [shell("echo kept > notes/kept.md"), say("Kept.")] if wrapping_up else shell("echo again")
+        return shell("echo kept > notes/kept.md" if next(asked_for) in checkpoints else "echo again")
 
     with ModelServer(answer) as server:
         adapter = harness(name, server)
@@ -231,7 +235,9 @@ def test_a_model_that_would_never_stop_gets_the_turns_of_the_phase_and_no_more(n
     assert len(server.requests) == result.turns == 7
     assert result.counters["phase_ends"] == dict.fromkeys(asked, "turn_limit")
     assert (result.counters["turn_limited_phases"], result.counters["model_errors"]) == (2, 0)
-    assert (root / "harness" / "notes" / "kept.md").read_text() == "kept\n", "the turn that was kept"
+    told = [str(request.body).count("Begin nothing new") for request in server.requests]
+    assert told == [sum(number >= checkpoint for checkpoint in checkpoints) for number in range(1, 8)]
+    assert (root / "harness" / "notes" / "kept.md").read_text() == "kept\n"
 
 
 @slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,18 +11,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from test_real_agents import MINI, MODELS, NO_BOX, SUBMIT, instructions, thorough
 
 from pytest_proteus.core import GoalConfig, RunConfig, run
 from pytest_proteus.core.disposition import NEUTRAL
+from pytest_proteus.core.records import read_trace
+from pytest_proteus.harnesses.agent import AgentHarness
 from pytest_proteus.harnesses.codex import CodexHarness
-from pytest_proteus.sandbox import BwrapSandbox, choose
+from pytest_proteus.harnesses.registry import resolve
+from pytest_proteus.sandbox import BwrapSandbox
 from pytest_proteus.testing import ModelServer, say, shell
-
-NO_BOX = choose("bwrap").preflight()
-
-
-class StagedCodex(CodexHarness):
-    staged_activation = True
 
 
 @pytest.fixture
@@ -33,51 +32,99 @@ def folder():
     shutil.rmtree(made)
 
 
-def config(folder: Path, harness: StagedCodex, episodes: int) -> RunConfig:
+def adapter(name: str, server: ModelServer, **attributes: object) -> AgentHarness:
+    """An agent with other attributes, in a box."""
+    plain = resolve(name, endpoint=server.endpoint)
+    assert isinstance(plain, AgentHarness)
+    made = type("Changed", (type(plain),), attributes)(server.endpoint)
+    made.sandbox = BwrapSandbox()
+    if missing := made.preflight():
+        pytest.skip(missing)
+    return made
+
+
+def config(folder: Path, harness: AgentHarness, episodes: int, *phases: str) -> RunConfig:
     return RunConfig(
         name="staged",
         adapter=harness,
         disposition=NEUTRAL,
         goal=GoalConfig.of("Keep your page short."),
         root=folder / "run",
-        model="gpt-5.5",
+        model=MODELS.get(harness.name, "some-model"),
         episodes=episodes,
-        phases=("act",),
+        phases=phases,
         phase_timeout=240.0,
         live_root=folder / "live",
     )
 
 
-@pytest.mark.skipif(bool(NO_BOX), reason=NO_BOX or "-")
-def test_in_a_box_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from_what_works(folder):
+every = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("codex", "llm") else thorough) for name in (*MODELS, MINI)]
+)
+in_a_box = pytest.mark.skipif(bool(NO_BOX), reason=NO_BOX or "-")
+
+
+@in_a_box
+@every
+def test_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from_what_works(name, folder):
+    page = instructions(name)
     steps = [
-        "echo mine >> AGENTS.md || echo denied; : > ../harness/AGENTS.md; echo one > ../harness/notes/one.md",
-        "cat ../harness/notes/one.md; echo '# Short page' > ../harness/AGENTS.md",
-        "cat AGENTS.md",
+        f"echo mine >> {page} || echo denied; : > ../harness/{page}; echo one > ../harness/notes/one.md",
+        f"cat ../harness/notes/one.md; echo '# Short page' > ../harness/{page}",
+        f"cat {page}",
     ]
     asked: list[str] = []
 
     def answer(talk):
         if not talk.answers:
             asked.append(talk.prompt)
-        return [shell(steps[len(asked) - 1]), say("Done.")]
+        return [shell(steps[len(asked) - 1]), SUBMIT if name == MINI else say("Done.")]
 
     with ModelServer(answer) as server:
-        harness = StagedCodex({"openai-responses": server.endpoint["openai-responses"]}, sandbox=BwrapSandbox())
-        if harness.preflight():
-            pytest.skip(harness.preflight())
-        result = run(config(folder, harness, 3))
+        harness = adapter(name, server, staged_activation=True)
+        result = run(config(folder, harness, 3, "act"))
     assert result.state == "complete", result.error
     assert [record["accepted"] for record in result.eval_history] == [False, True, True]
-    assert result.eval_history[0]["error"].startswith("AGENTS.md is no page of text")
+    assert result.eval_history[0]["error"].startswith(f"{page} is no page of text")
+    assert [record["violations"] for record in result.eval_history] == [[], [], []]
     assert len(asked) == 3
     assert all(re.search(r"You run from \S+/active, .* cannot be changed", prompt, re.S) for prompt in asked)
-    assert "AGENTS.md is no page of text" in asked[1]
-    outputs = str([request.body["input"] for request in server.requests])
-    assert "denied" in outputs, "what it runs from cannot be written"
-    assert "# Short page" in str(server.requests[-1].body["input"][-1]), "the third one runs from the repaired page"
+    assert f"{page} is no page of text" in asked[1]
+    assert "denied" in str([request.body for request in server.requests]), "what it runs from cannot be written"
+    assert "# Short page" in str(server.requests[-1].body), "the third one runs from the repaired page"
     tree = folder / "run" / "harness"
-    assert ((tree / "AGENTS.md").read_text(), (tree / "notes" / "one.md").read_text()) == ("# Short page\n", "one\n")
+    assert ((tree / page).read_text(), (tree / "notes" / "one.md").read_text()) == ("# Short page\n", "one\n")
+
+
+@in_a_box
+@every
+def test_an_agent_begins_every_phase_anew_with_the_note_that_the_one_before_left(name, folder):
+    asked: list[str] = []
+
+    def answer(talk):
+        if not talk.answers:
+            asked.append(talk.prompt)
+        note = re.search(r"(\S+/handoff/note\.md) holds", talk.prompt)[1]
+        command = f"cat {note}; echo left-by-{len(asked)} > {note}"
+        return [shell(command), SUBMIT if name == MINI else say("Done.")]
+
+    with ModelServer(answer) as server:
+        harness = adapter(name, server, continuity_mode="framework")
+        result = run(config(folder, harness, 2, "observe", "act"))
+    assert result.state == "complete", result.error
+    assert len(asked) == 4, "no phase goes on with the session of another"
+    bodies = str([request.body for request in server.requests])
+    assert all(f"left-by-{number}" in bodies for number in (1, 2, 3))
+    kept = [json.loads(line) for line in (folder / ".proteus-records/run/handoffs.jsonl").read_text().splitlines()]
+    notes = [note["text"] for line in kept for note in line["phases"].values()]
+    assert notes == [f"left-by-{number}\n" for number in (1, 2, 3, 4)]
+    trace = read_trace(folder / "run", 2)
+    assert [event.phase for event in trace if event.tool][:: 2 if name == MINI else 1] == ["observe", "act"]
+    assert not list((folder / "run" / "harness").rglob("note.md"))
+
+
+class StagedCodex(CodexHarness):
+    staged_activation = True
 
 
 @pytest.fixture
