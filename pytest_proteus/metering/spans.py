@@ -42,6 +42,9 @@ class Meter:
     def __init__(self, out: Path, run_id: str, task_id: str = "") -> None:
         self.out, self.run_id, self.task_id = Path(out), run_id, task_id or run_id
 
+    def __repr__(self) -> str:
+        return "<meter>"  # an adapter may hand its spec on as a text, and this one knows of conditions
+
     def open(self, episode: int, *, agent: str, model: str, upstream: str) -> Span:
         """Open the span of an episode. One of this run that a killed process left open is closed as ``abort``.
 
