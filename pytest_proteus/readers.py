@@ -108,7 +108,7 @@ def override(options: argparse.Namespace) -> int:
     run = next((run for run in sweep.runs if run.run_id == options.run_id), None)
     if run is None:
         raise ConfigurationError(f"{sweep.out} has no run {options.run_id}; proteus rank --json lists their ids")
-    kinds = kinds_of(sweep.manifest.get("evaluators") or {})
+    kinds = kinds_of(sweep.manifest.get("evaluators"))
     judge = next((name for name in last_results(run) if kinds.get(name) == "judge"), None)
     if judge is None:
         raise ConfigurationError(

@@ -207,14 +207,18 @@ def rankings(
     Raises:
         RecordError: the records of a run cannot be read.
     """
-    kinds = kinds_of(manifest.get("evaluators") or {})
+    kinds = kinds_of(manifest.get("evaluators"))
     found = [(run.task, attempt(told_of(run), last_results(run), kinds)) for run in runs]
     return by_task(found, str(manifest.get("goal") or ""), rank_by=rank_by)
 
 
-def kinds_of(evaluators: Mapping[str, Any]) -> dict[str, str]:
-    """Evaluator → its kind, as a manifest or a report has them."""
-    return {name: str((told or {}).get("kind") or "") for name, told in evaluators.items()}
+def kinds_of(evaluators: Any) -> dict[str, str]:
+    """Evaluator → its kind, from a mapping of names, or from the list that older manifests have."""
+    if isinstance(evaluators, Mapping):
+        listed = [(name, told) for name, told in evaluators.items()]
+    else:
+        listed = [(told.get("name"), told) for told in evaluators or () if isinstance(told, Mapping)]
+    return {str(name): str(told.get("kind") or "") if isinstance(told, Mapping) else "" for name, told in listed}
 
 
 def told_of(run: Any) -> dict[str, Any]:

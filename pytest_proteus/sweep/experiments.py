@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError, ProteusError
+from pytest_proteus.core.records import plain
 from pytest_proteus.measure.ranking import Attempt, attempt, kinds_of, last_results, task_hash, told_of
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
 
@@ -25,7 +26,7 @@ _VERSION = 1
 _SCHEMA = """
 CREATE TABLE run (
     out TEXT NOT NULL, run_id TEXT NOT NULL, sweep TEXT NOT NULL, task_hash TEXT NOT NULL, goal TEXT NOT NULL,
-    task TEXT, task_class TEXT, variant TEXT NOT NULL, labels TEXT NOT NULL, seed,
+    task TEXT, task_class TEXT, variant TEXT NOT NULL, labels TEXT NOT NULL, seed TEXT,
     state TEXT NOT NULL, metrics TEXT NOT NULL,
     PRIMARY KEY (out, run_id)
 ) WITHOUT ROWID;
@@ -97,8 +98,7 @@ def _sweeps_below(base: Path) -> list[Path]:
 
 def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
     """The runs of one sweep as rows; how many there were."""
-    evaluators = sweep.manifest.get("evaluators")
-    kinds = kinds_of(evaluators if isinstance(evaluators, Mapping) else {})
+    kinds = kinds_of(sweep.manifest.get("evaluators"))
     goal = str(sweep.manifest.get("goal") or "")
     of_task = (sweep.manifest.get("task") or {}).get("task_class")
     out = str(sweep.out)
@@ -115,7 +115,7 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
             of_task,
             one.variant,
             labels,
-            run.seed,
+            json.dumps(plain(run.seed)),
             run.state,
             metrics,
         )
@@ -123,9 +123,10 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
         for name, result in results.items():
             scores.append((*where, name, run.evaluators.get(name, ""), kinds.get(name, ""), *_score(result)))
         outcomes.append((*where, one.gate, one.score_state, *_outcome(results, kinds)))
-    connection.executemany(f"INSERT INTO run VALUES ({', '.join('?' * 12)})", runs)
-    connection.executemany(f"INSERT INTO score VALUES ({', '.join('?' * 13)})", scores)
-    connection.executemany(f"INSERT INTO outcome VALUES ({', '.join('?' * 11)})", outcomes)
+    for table, rows in (("run", runs), ("score", scores), ("outcome", outcomes)):
+        if rows:  # texts that are no Unicode are escaped, as in reports
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", [plain(list(row)) for row in rows])
     return len(runs)
 
 
@@ -203,24 +204,17 @@ class Store:
     def attempts(self, task: str) -> list[Attempt]:
         """Every attempt at the task of a hash, for ``measure.ranking.rank``."""
         with self._opened() as connection:
+            connection.row_factory = None
             rows = connection.execute(
-                "SELECT run.*, gate, score_state FROM run JOIN outcome USING (out, run_id) WHERE task_hash = ? "
-                "ORDER BY out, run_id",
+                "SELECT labels, state, gate, score_state, metrics, run_id, seed "
+                "FROM run JOIN outcome USING (out, run_id) WHERE task_hash = ? ORDER BY out, run_id",
                 (task,),
             ).fetchall()
-        metrics = json.loads(f"[{','.join([row['metrics'] for row in rows])}]")
-        labels = {text: json.loads(text) for text in {row["labels"] for row in rows}}
+        labels = {text: json.loads(text) for text in {row[0] for row in rows}}
+        metrics = json.loads(f"[{','.join([row[4] for row in rows])}]")  # one text is read faster than each by itself
         return [
-            Attempt(
-                labels[row["labels"]],
-                row["state"].partition(":")[0],
-                row["gate"],
-                row["score_state"],
-                measured,
-                row["run_id"],
-                row["seed"],
-            )
-            for row, measured in zip(rows, metrics, strict=True)
+            Attempt(labels[told], state.partition(":")[0], gate, score_state, measured, run_id, json.loads(seed))
+            for (told, state, gate, score_state, _, run_id, seed), measured in zip(rows, metrics, strict=True)
         ]
 
     def runs(self, **wanted: str) -> list[dict[str, Any]]:

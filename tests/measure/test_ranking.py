@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_proteus.core.errors import STATES, ConfigurationError
-from pytest_proteus.measure.ranking import GROUPS, RANK_BY, Attempt, Ranking, attempt, rank, ratio_estimate, task_hash
+from pytest_proteus.measure.ranking import (
+    GROUPS,
+    RANK_BY,
+    Attempt,
+    Ranking,
+    attempt,
+    kinds_of,
+    rank,
+    ratio_estimate,
+    task_hash,
+)
 from pytest_proteus.measure.unavailable import Unavailable
 
 HASH = "0" * 64
@@ -313,6 +323,12 @@ def test_what_an_agent_can_do_to_be_judged_by_no_gate_is_a_failure_and_what_the_
 
 def test_without_a_gate_there_is_no_verdict_also_of_a_run_that_timed_out():
     assert attempt({**RUN, "state": "timeout"}, {}, {"step": "measurement"}).gate == "none"
+
+
+def test_kinds_are_read_from_every_form_of_a_manifest():
+    assert kinds_of({"a": {"kind": "gate"}, "b": None}) == {"a": "gate", "b": ""}
+    assert kinds_of([{"name": "a", "kind": "gate"}, "b"]) == {"a": "gate"}
+    assert kinds_of(None) == {}
 
 
 def test_a_judge_that_failed_leaves_its_score_pending():
