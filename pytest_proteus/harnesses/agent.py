@@ -507,7 +507,9 @@ class AgentHarness:
         so_far.refused += (outcome.refused or 0) + (counter.refused if counter else 0)
         damage = episode.keep_log(outcome)
         session = so_far.session = episode.session()
-        so_far.used += counter.turns if counter else session.turn - before
+        turned = counter.turns if counter else session.turn - before
+        so_far.used += turned
+        so_far.turns[phase] = so_far.turns.get(phase, 0) + turned
         if counter:
             so_far.endpoint = {"calls": so_far.endpoint.get("calls", 0) + counter.calls, "turns": so_far.used}
         limited = bool(counter and counter.limited)
@@ -657,6 +659,7 @@ class _SoFar:
         session: what its log says.
         ends: phase → how it ended.
         used: turns, as the endpoint's calls tell or else the log.
+        turns: the same by phase.
         endpoint: its ``calls`` and ``turns``; empty where nothing counts them.
         refused: requests that led elsewhere.
         turned_away: errors in the log that are calls over the limit of turns.
@@ -665,6 +668,7 @@ class _SoFar:
     session: Session = field(default_factory=Session)
     ends: dict[str, str] = field(default_factory=dict)
     used: int = 0
+    turns: dict[str, int] = field(default_factory=dict)
     endpoint: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     turned_away: int = 0
@@ -672,7 +676,10 @@ class _SoFar:
     def counters(self, spec: EpisodeSpec) -> dict[str, object]:
         """What ``AgentHarness.run_episode`` counts."""
         session = self.session
-        counters: dict[str, object] = {f"phase_{name}_turns": session.turns.get(name, 0) for name in spec.phase_prompts}
+        # some logs have what was turned away as an answer; others lose the last one
+        counters: dict[str, object] = {
+            f"phase_{name}_turns": self.turns.get(name) or session.turns.get(name, 0) for name in spec.phase_prompts
+        }
         counters |= {"tool_calls": session.tool_calls, "model_errors": max(session.model_errors - self.turned_away, 0)}
         counters["phase_ends"] = dict(self.ends)
         if session.tokens:
