@@ -88,7 +88,7 @@ class EvaluatorSpec:
         timeout: seconds; when given, the evaluator runs in a process of its own that is killed when they are over.
         spec: the text it was declared by, such as ``units:notes``; empty for a bare callable.
         direction: ``higher``, ``lower`` or ``neutral``: which scores are better.
-        bounds: lowest and highest possible score, where known.
+        bounds: lowest and highest possible score, where known; a score outside of them is an evaluator error.
         version: tells this evaluator from others that had its name; empty where nobody keeps account of them.
     """
 
@@ -145,7 +145,7 @@ def call_evaluator(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalC
     """
     asked = os.getpid()
     try:
-        return checked_result(spec.name, spec.run(trace, ctx))
+        return _within_bounds(spec, checked_result(spec.name, spec.run(trace, ctx)))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also ``sys.exit`` and a test library's outcome
@@ -153,6 +153,21 @@ def call_evaluator(spec: EvaluatorSpec, trace: Sequence[ActionEvent], ctx: GoalC
     finally:
         if os.getpid() != asked:
             os._exit(0)
+
+
+def _within_bounds(spec: EvaluatorSpec, result: EvalResult) -> EvalResult:
+    """The result, or an error result where its score lies outside of what is declared possible."""
+    if result.error or spec.bounds is None:
+        return result
+    low, high = spec.bounds
+    if (low is None or low <= result.score) and (high is None or result.score <= high):
+        return result
+    shown = ", ".join("none" if end is None else f"{end:g}" for end in spec.bounds)
+    return error_result(
+        spec.name,
+        f"its score {result.score!r} lies outside of its declared bounds ({shown}); declare bounds= that every score "
+        f"lies within, or correct the score",
+    )
 
 
 def _described(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
 from pytest_proteus.measure.metrics import MeasuredRun, Metric, observe, require_direction
 from pytest_proteus.measure.sequential import Sequential, in_sequence, sooner_in_sequence
+from pytest_proteus.measure.summary import outside_bounds, told_outside
 from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin", "sequence", "sequenced"]
@@ -112,10 +113,26 @@ def contrast(
         alpha=alpha,
     )
     kept: dict[str, Any] = {item.name: getattr(made, item.name) for item in fields(Comparison)}
+    if made.reason == "outside_bounds":
+        named = Unavailable(made.reason, _outside(values, metric, against, arm), made.n)
+        kept = {
+            key: named if isinstance(item, Unavailable) and item.reason == made.reason else item
+            for key, item in kept.items()
+        }
+        kept["detail"] = named.detail
     return Contrast(**kept, metric=metric.name, arm=arm, against=against, missing=tuple(missing))
 
 
 _Values = dict[Hashable, "float | None"]
+
+
+def _outside(values: Sequence[_Values], metric: Metric, *labels: str) -> str:
+    """Which run has the value that lies outside of the metric's bounds."""
+    for found, label in zip(values, labels, strict=True):
+        for seed, value in found.items():
+            if value is not None and outside_bounds([value], metric.bounds) is not None:
+                return told_outside(value, metric.bounds, f" ({metric.name} in the run of {label} with seed {seed})")
+    return ""
 
 
 def _values(

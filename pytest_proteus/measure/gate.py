@@ -169,7 +169,8 @@ def compare(
         assume: ``symmetric`` (differences are symmetric about their mean: the sign-flip test), ``normal`` (Student's
             t, the only one for two to four pairs, and often wrong there), ``bounded`` (nothing but ``bounds``: betting,
             which takes many pairs), or ``deterministic`` (the same run gives the same value: what differs, differs).
-        bounds: smallest and largest possible value. With both, missing values are filled in at their worst and at
+        bounds: smallest and largest possible value. A value outside of them makes the comparison
+            unavailable. With both, missing values are filled in at their worst and at
             their best, and a verdict that this turns is undecided; and differences of which more than half are equal,
             which otherwise decide nothing, are tested by betting.
         alpha: level of the pass and of the fail, each; the interval has level 1 - 2 alpha.
@@ -177,7 +178,7 @@ def compare(
             value. A key that is not in it is a cluster of its own.
 
     Raises:
-        ConfigurationError: arguments that contradict each other, or values outside of ``bounds``.
+        ConfigurationError: arguments that contradict each other.
     """
     question = Question(direction, kind, float(margin), relative, scale, assume, bounds, alpha)
     return decide(Given.of(question, baseline, candidate, clusters or {}))

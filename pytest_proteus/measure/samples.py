@@ -13,7 +13,14 @@ from typing import Any
 
 from pytest_proteus.measure import betting, student
 from pytest_proteus.measure.claims import LARGEST, Claim, Question
-from pytest_proteus.measure.summary import Interval, betting_interval, number, refuse_outside, student_interval
+from pytest_proteus.measure.summary import (
+    Interval,
+    betting_interval,
+    number,
+    outside_bounds,
+    student_interval,
+    told_outside,
+)
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
 __all__ = ["ROUNDING", "Given", "Pair", "Paired", "Row", "Unpaired", "most_equal"]
@@ -125,7 +132,9 @@ class Given:
 def _unusable(question: Question, used: Sequence[tuple[float | None, float | None]]) -> Unavailable | None:
     """Why values cannot be put on the scale of the question."""
     known = [value for both in used for value in both if value is not None]
-    refuse_outside(known, question.bounds)
+    outside = outside_bounds(known, question.bounds)
+    if outside is not None:
+        return Unavailable("outside_bounds", told_outside(outside, question.bounds))
     if max(map(abs, known), default=0.0) > LARGEST:
         return Unavailable("too_large", f"a value of {max(known, key=abs):g} is beyond what can be compared")
     if question.scale == "log" and min(known, default=1.0) <= 0:

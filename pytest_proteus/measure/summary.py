@@ -251,7 +251,7 @@ def betting_interval(values: Sequence[float], bounds: Bounds, level: float = 0.9
     closed = closed_bounds(bounds)
     if closed is None:
         raise ConfigurationError(f"bounds {bounds!r} are open; betting needs two finite numbers")
-    refuse_outside(values, bounds)
+    _refuse_outside(values, bounds)
     low, high = closed
     rich = math.log(2 / (1 - level))
     lower = _betting_end([value - low for value in values], high - low, rich)
@@ -275,13 +275,27 @@ def closed_bounds(bounds: Bounds | None) -> tuple[float, float] | None:
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def refuse_outside(values: Sequence[float], bounds: Bounds | None) -> None:
+def outside_bounds(values: Iterable[float], bounds: Bounds | None) -> float | None:
+    """The first value that lies outside of the bounds; None where none does."""
     if bounds is None:
-        return
+        return None
     low, high = _ends(bounds)
-    for value in values:
-        if not low <= value <= high:
-            raise ConfigurationError(f"a value of {value!r} lies outside the declared bounds [{low:g}, {high:g}]")
+    return next((value for value in values if not low <= value <= high), None)
+
+
+def told_outside(value: float, bounds: Bounds | None, place: str = "") -> str:
+    """The sentence about such a value; ``place`` says where it comes from."""
+    low, high = _ends(bounds or (None, None))
+    return (
+        f"a value of {value!r}{place} lies outside of the declared bounds [{low:g}, {high:g}]; declare bounds= that "
+        f"every value lies within, or correct what gives it"
+    )
+
+
+def _refuse_outside(values: Sequence[float], bounds: Bounds | None) -> None:
+    outside = outside_bounds(values, bounds)
+    if outside is not None:
+        raise ConfigurationError(told_outside(outside, bounds))
 
 
 def _betting_end(heights: Sequence[float], width: float, rich: float) -> float:
@@ -468,7 +482,8 @@ def estimate(
         seed: of the bootstrap's draws.
 
     Raises:
-        ConfigurationError: an unknown kind or direction, or values that contradict the declared bounds or kind.
+        ConfigurationError: an unknown kind or direction, or values that contradict the declared kind. Values that
+            contradict the bounds make it unavailable.
     """
     if direction not in DIRECTIONS:
         raise ConfigurationError(f"direction {direction!r} is not known; write one of {', '.join(DIRECTIONS)}")
@@ -481,7 +496,11 @@ def estimate(
         return Unavailable("no_values", f"none of {missing} runs has a value" if missing else "", 0)
     if clusters is not None and len(clusters) != len(given):
         raise ConfigurationError(f"there are {len(given)} values and {len(clusters)} clusters; give one for each value")
-    refuse_outside(known, bounds)
+    outside = outside_bounds(known, bounds)
+    if outside is not None:
+        of = next((item.run_id for item in observations or () if item.value == outside and item.run_id), None)
+        place = f" ({scale})" * bool(scale) + (f" in run {of}" if of else "")
+        return Unavailable("outside_bounds", told_outside(outside, bounds, place), len(known))
     plan = _Plan(_kind_of(kind, known, bounds), closed_bounds(bounds), level, clusters, seed)
     interval = plan.interval(given)
     warnings = [interval.note] if isinstance(interval, Interval) and interval.note else []
@@ -674,7 +693,7 @@ def missing_bounds(values: Iterable[Any], bounds: Bounds | None) -> tuple[float,
     known = [value for value in given if value is not None]
     if not given:
         return Unavailable("no_values", n=0)
-    refuse_outside(known, bounds)
+    _refuse_outside(known, bounds)
     if len(known) == len(given):
         return _mean(known), _mean(known)
     closed = closed_bounds(bounds)

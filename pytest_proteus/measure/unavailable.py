@@ -40,6 +40,7 @@ REASONS: dict[str, str] = {
     "straddles": "the interval lies on both sides of the margin",
     "more_runs_to_come": "nothing is settled yet, and more runs are planned",
     "not_paired": "no run of one side has its pair on the other",
+    "outside_bounds": "a value lies outside of the bounds that are declared possible",
     "too_large": "a value is too large to be compared with others",
     "no_ratio_interval": "this method has no interval of a ratio",
     "not_positive": "a value of zero or less has no logarithm and no percentage",

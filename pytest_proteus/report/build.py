@@ -102,6 +102,7 @@ EFFECT = {
     **dict.fromkeys(("effect", "effect_percent", "baseline_mean", "candidate_mean"), number),
     "interval": INTERVAL,
     **dict.fromkeys(("n", "n_missing"), count),
+    "reason": text,
 }
 BASELINE = {
     "name": text,

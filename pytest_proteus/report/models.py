@@ -297,7 +297,10 @@ class GateEntry(TypedDict):
 
 
 class Effect(TypedDict):
-    """What a metric of an arm is beside the baseline: ``effect`` is now - then, whichever is better."""
+    """What a metric of an arm is beside the baseline: ``effect`` is now - then, whichever is better.
+
+    ``reason`` says why there is no effect, null where there is one.
+    """
 
     sweep: str | None
     stratum: str | None
@@ -310,6 +313,7 @@ class Effect(TypedDict):
     interval: Interval | None
     n: Count | None
     n_missing: Count | None
+    reason: str | None
 
 
 class Baseline(TypedDict):

@@ -463,7 +463,8 @@ class Against:
         shown = found.to_json()
         counted = ("effect", "effect_percent", "baseline_mean", "candidate_mean", "n", "n_missing")
         entry.update({key: shown[key] for key in counted})
-        return {**entry, "metric": name, "interval": interval_entry(found.interval)}
+        reason = None if isinstance(found.effect, float) else found.detail
+        return {**entry, "metric": name, "interval": interval_entry(found.interval), "reason": reason}
 
     # --- saving -------------------------------------------------------------------------------------------------------
 

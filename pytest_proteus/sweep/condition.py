@@ -166,7 +166,7 @@ def _name_of(value: Any) -> str:
 
 def evaluator_condition(spec: EvaluatorSpec) -> dict[str, Any]:
     """What of an evaluator makes its results what they are."""
-    held = {} if is_built_in(spec.run) else {"holds": _held_by(spec.run)}
+    held = {} if is_built_in(spec.run) else {"holds": _held_by(spec.run), "bounds": plain(spec.bounds)}
     return {
         "name": spec.name,
         "spec": spec.spec,

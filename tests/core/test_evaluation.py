@@ -87,6 +87,20 @@ def test_a_broken_evaluator_is_an_error_and_leaves_its_neighbours_alone(
         )
 
 
+@pytest.mark.parametrize("timeout", [None, LONG])
+@pytest.mark.parametrize(
+    ("bounds", "shown"), [((0.0, 1.0), "(0, 1)"), ((None, 1.0), "(none, 1)"), ((2, None), "(2, none)")]
+)
+def test_a_score_outside_of_its_declared_bounds_is_an_error_that_says_what_to_change(
+    evaluate: Callable[..., list[EvalResult]], bounds: Any, shown: str, timeout: float | None
+) -> None:
+    (result,) = evaluate(EvaluatorSpec("a", fine, timeout=timeout, bounds=bounds))
+    assert (result.score, result.error) == (0.0, True)
+    assert f"its score 1.5 lies outside of its declared bounds {shown}; declare bounds=" in result.detail
+    (result,) = evaluate(EvaluatorSpec("a", fine, timeout=timeout, bounds=(1.5, 1.5)))
+    assert (result.score, result.error) == (1.5, False)
+
+
 @pytest.mark.parametrize(
     ("run", "reason"),
     [

@@ -319,12 +319,17 @@ def test_several_tasks_of_one_seed_count_as_one_value():
         ({"assume": "bounded", "bounds": (0, 1), "scale": "log"}, "above 0"),
         ({"bounds": (0, 1), "margin": 1}, "no outcome can fail"),
         ({"bounds": (0, 1), "margin": 1, "kind": "superior"}, "no outcome can pass"),
-        ({"bounds": (0.6, 1)}, "outside"),
     ],
 )
 def test_what_contradicts_itself_is_refused_in_one_sentence(options, message):
     with pytest.raises(ConfigurationError, match=message):
         gated(SOME, **options)
+
+
+def test_a_value_outside_of_the_bounds_makes_a_comparison_unavailable():
+    found = gated(SOME, bounds=(0.6, 1))
+    assert (found.verdict, found.reason) == ("unavailable", "outside_bounds")
+    assert "lies outside of the declared bounds [0.6, 1]" in found.detail
 
 
 # -- what must hold for any values -------------------------------------------------------------------------------------

@@ -287,7 +287,6 @@ def test_no_value_is_no_estimate():
         {"kind": "normal"},
         {"direction": "up"},
         {"bounds": (1, 0)},
-        {"bounds": (0, 0.4)},
         {"kind": "bounded"},
         {"kind": "binary"},
         {"level": 90},
@@ -340,3 +339,10 @@ def test_bounds_for_missing_values_hold_every_way_to_fill_them(values, missing):
     for fill in itertools.islice(itertools.product([0.0, 0.3, 1.0], repeat=missing), 40):
         mean = math.fsum([*values, *fill]) / (len(values) + missing)
         assert low - 1e-12 <= mean <= high + 1e-12
+
+
+def test_a_value_outside_of_the_bounds_makes_an_estimate_unavailable_and_says_of_which_run_it_is():
+    seen = [Observation(0.5, run_id="a-s0"), Observation(3.2, run_id="a-s1"), Observation(None, run_id="a-s2")]
+    found = estimate([0.5, 3.2, None], bounds=(0, 1), observations=seen, scale="score of over")
+    assert found.reason == "outside_bounds"
+    assert "3.2 (score of over) in run a-s1 lies outside of the declared bounds [0, 1]" in str(found)

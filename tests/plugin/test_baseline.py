@@ -173,6 +173,19 @@ def test_without_an_expression_it_shows_effects_and_fails_nothing(saved):
     assert load["interval"]["low"] <= load["effect"] <= load["interval"]["high"]
 
 
+def test_a_saved_value_outside_of_its_bounds_costs_its_own_metric_only(saved):
+    kept = json.loads(baseline_file(saved).read_text())
+    kept["sweeps"][0]["runs"][0]["scores"]["units:notes"][-1] = -3.0
+    baseline_file(saved).write_text(json.dumps(kept))
+    compared(saved, "--proteus-compare-fail=load[arm=neutral]:20%")
+    assert gates(saved)["load[neutral]:20%"]["verdict"] == "pass"
+    effects = {(item["metric"], item["arm"]): item for item in saved.proteus["baseline"]["effects"]}
+    assert effects["load", "neutral"]["reason"] is None
+    notes = effects["units:notes", "neutral"]
+    assert (notes["effect"], notes["interval"]) == (None, None)
+    assert "-3.0 (units:notes in the run of baseline main with seed 0) lies outside" in notes["reason"]
+
+
 @pytest.mark.parametrize(("policy", "status"), [("fail", 1), ("pass", 0), ("skip", 0)])
 def test_what_is_undecided_fails_the_session_if_the_user_says_so(saved, policy, status):
     result = compared(saved, "--proteus-compare-fail=load[arm=neutral]:0.001", f"--proteus-undecided={policy}")
