@@ -250,6 +250,8 @@ def as_json(value: Any) -> Any:
 
 def _missing(value: Any, path: str = "") -> Iterable[tuple[str, dict[str, Any]]]:
     """Dotted place → why, of each part of a value that is unavailable; the place of the whole is empty."""
+    if value is None:
+        value = Unavailable("no_values")
     if isinstance(value, Unavailable):
         yield path, value.as_dict()
     elif isinstance(value, dict):

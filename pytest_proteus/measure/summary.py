@@ -493,14 +493,14 @@ def estimate(
     known = [value for value in given if value is not None]
     missing = len(given) - len(known)
     if not known:
-        return Unavailable("no_values", f"none of {missing} runs has a value" if missing else "", 0)
+        return Unavailable("no_values", f"none of {missing} runs has a value" if missing else "", 0, missing)
     if clusters is not None and len(clusters) != len(given):
         raise ConfigurationError(f"there are {len(given)} values and {len(clusters)} clusters; give one for each value")
     outside = outside_bounds(known, bounds)
     if outside is not None:
         of = next((item.run_id for item in observations or () if item.value == outside and item.run_id), None)
         place = f" ({scale})" * bool(scale) + (f" in run {of}" if of else "")
-        return Unavailable("outside_bounds", told_outside(outside, bounds, place), len(known))
+        return Unavailable("outside_bounds", told_outside(outside, bounds, place), len(known), missing)
     plan = _Plan(_kind_of(kind, known, bounds), closed_bounds(bounds), level, clusters, seed)
     interval = plan.interval(given)
     warnings = [interval.note] if isinstance(interval, Interval) and interval.note else []

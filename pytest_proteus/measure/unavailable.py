@@ -66,11 +66,13 @@ class Unavailable:
         reason: a short name, mostly one of ``REASONS``.
         detail: what it was in this case; the general sentence when left out.
         n: how many values, runs or streams there were, where that is the matter.
+        n_missing: how many of the values are missing, where that is known.
     """
 
     reason: str
     detail: str = ""
     n: int | None = None
+    n_missing: int | None = None
 
     def __bool__(self) -> bool:
         return False

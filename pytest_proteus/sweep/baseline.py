@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,11 @@ from pytest_proteus.core.ledger import read_manifest
 from pytest_proteus.core.records import as_path, write_json_atomic
 from pytest_proteus.sweep import options
 from pytest_proteus.sweep.condition import digest
-from pytest_proteus.sweep.folder import SessionFolder, conflicts
+from pytest_proteus.sweep.folder import SessionFolder, conditions_of, conflicts
 
 if TYPE_CHECKING:
     from pytest_proteus.measure.contrasts import Contrast
+    from pytest_proteus.measure.metrics import Metric
     from pytest_proteus.measure.sequential import Sequential
     from pytest_proteus.sweep.baseline_file import Baseline
     from pytest_proteus.sweep.expressions import Expression, Group, Side
@@ -159,6 +160,7 @@ class Against:
         self.load()
         if not self.compares:
             return
+        self._check_allowed(manifests)
         keys = [f"{name}: {key}" for name, found in self._differing(manifests).items() for key in self._refused(found)]
         if keys:
             raise ConfigurationError(
@@ -171,6 +173,18 @@ class Against:
         wanted = self._wanted(own)
         self._gates = len(wanted)
         self._check_seeds(wanted)
+
+    def _check_allowed(self, manifests: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a key that neither side has: it would allow nothing."""
+        from pytest_proteus.sweep.declare import nearest
+
+        known = {key for sweep in (*manifests, *self.baseline.saved["sweeps"]) for key in _keys_of(sweep)}
+        for key in self.allowed:
+            if key not in known:
+                tops = sorted(one for one in known if "." not in one)
+                told = nearest(key, sorted(known))
+                told = told if told.startswith("did you mean") else nearest(key, tops)
+                raise ConfigurationError(f"--proteus-compare-allow={key}: no condition has that key; {told}")
 
     def _wanted(self, own: Sequence[Current]) -> list[tuple[Expression, Current, Group]]:
         """Every comparison that the expressions ask for."""
@@ -218,12 +232,14 @@ class Against:
 
         Returns:
             ``mde``: comparison → the effect off its margin that is told with power 0.8, from the spread of the
-            baseline's seeds; None for one that has no spread. ``tokens_low``, ``tokens_high``, ``usd_low`` and
-            ``usd_high``: what the planned cells take if each is like the cheapest, and the dearest, run of its group in
-            the baseline; None where one of those was not metered. All None without a baseline.
+            baseline's seeds; None for one that cannot be told, such as that of values that are mostly equal.
+            ``tokens_low``, ``tokens_high``, ``usd_low`` and ``usd_high``: what the planned cells take if each is like
+            the cheapest, and the dearest, run of its group in the baseline; None where one of those was not metered.
+            All None without a baseline.
         """
         one = Current.planned(manifest)
-        told: dict[str, Any] = {"mde": {name: found for name, _, found in self._detectable([one])} or None}
+        effects = {name: None if isinstance(found, str) else found for name, _, found in self._detectable([one])}
+        told: dict[str, Any] = {"mde": effects or None}
         for key, metric in (("tokens", "usage.total_tokens"), ("usd", "usage.cost_usd")):
             told[f"{key}_low"], told[f"{key}_high"] = self._expected(one, metric) or (None, None)
         return told
@@ -243,24 +259,23 @@ class Against:
             low, high = low + min(values) * len(planned), high + max(values) * len(planned)
         return low, high
 
-    def _detectable(self, own: Sequence[Current]) -> list[tuple[str, int, float | None]]:
-        """Name, pairs and detectable effect of each comparison; None for an effect that nothing tells."""
+    def _detectable(self, own: Sequence[Current]) -> list[tuple[str, int, float | str]]:
+        """Name, pairs and detectable effect of each comparison, or why nothing tells it."""
         if not self.compares or not self.expressions:
             return []
         from pytest_proteus.measure.metrics import observe
-        from pytest_proteus.measure.power import detectable
 
-        told = []
+        told: list[tuple[str, int, float | str]] = []
         for expression, one, group in self._wanted(own):
             saved = self._saved_groups(group.sweep)[group]
             metric = expression.metric_in(one.side)
             found = [observe(run, metric, run.episodes)[0] for run in saved]
             values = [value for value in found if value is not None]
             seeds = {run.seed for run in expression.groups(one.side)[group]} & {run.seed for run in saved}
-            effect = None
+            effect: float | str = "unknown: it takes two values of the baseline, and seeds that both have"
             if len(values) > 1 and seeds:
-                # runs of one pair that have nothing in common; what they share makes it smaller
-                effect = detectable(math.sqrt(2) * statistics.stdev(values), len(seeds))
+                varies = saved[0].harness not in one.deterministic
+                effect = _told_from(values, len(seeds), expression, metric, varies=varies)
             told.append((f"{expression.metric}[{group.arm}]:{expression.shown_margin}", len(seeds), effect))
         return told
 
@@ -273,9 +288,8 @@ class Against:
                 f"beside the baseline {self.baseline.name}, an effect is told with power 0.8 from so far off the "
                 f"margin:"
             )
-        unknown = "unknown: it takes two values of the baseline, and seeds that both have"
         for name, pairs, effect in detectable:
-            lines.append(f"  {name}  {pairs} pairs  {unknown if effect is None else f'{effect:.3g} or less'}")
+            lines.append(f"  {name}  {pairs} pairs  {effect if isinstance(effect, str) else f'{effect:.3g} or less'}")
         for manifest in manifests if self.compares else ():
             told = self.told_before(manifest)
             parts = [
@@ -525,6 +539,58 @@ class Against:
         except (OSError, RecordError) as error:
             return f"the baseline {self.saves!r} was not saved: {error}"
         return ""
+
+
+def _told_from(
+    values: Sequence[float], pairs: int, expression: Expression, metric: Metric, *, varies: bool
+) -> float | str:
+    """How far off its margin an effect is told from, after the baseline's values, or why none is.
+
+    Args:
+        values: of the baseline, two or more.
+        pairs: 1 or more.
+        expression: what is asked.
+        metric: of what.
+        varies: whether runs of one seed may differ; pairs of which more than half are equal then decide nothing, unless
+            both bounds are declared.
+    """
+    from pytest_proteus.measure import betting
+    from pytest_proteus.measure.claims import Question
+    from pytest_proteus.measure.power import detectable
+
+    equal = math.fsum((values.count(value) / len(values)) ** 2 for value in set(values))
+    if not varies or equal <= 0.5:
+        # runs of one pair that have nothing in common; what they share makes it smaller
+        return detectable(math.sqrt(2) * statistics.stdev(values), pairs)
+    asked = (metric.direction, expression.kind, expression.margin, expression.relative, expression.scale)
+    question = Question(*asked, "symmetric", metric.bounds, ALPHA)
+    if question.range is None:
+        return (
+            "cannot be told: so many values of the baseline are equal that most pairs may be, and such pairs decide "
+            "nothing without both bounds=(lowest, highest)"
+        )
+    found = betting.smallest_mean(pairs, *question.slack_range(question.claims[0]), ALPHA)
+    return "cannot be told: no effect within the bounds is, by so few pairs" if found is None else found
+
+
+def _dotted(value: Any, name: str) -> Iterator[str]:
+    """The name of a part of a condition, and of every part of it."""
+    yield name
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        yield from _dotted(item, f"{name}.{key}")
+
+
+def _keys_of(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What may be called different in the comparison of a sweep with another."""
+    yield from ("episodes", *_dotted(manifest["evaluators"], "evaluators"))
+    condition = manifest["condition"]
+    for key, value in (condition.get("sweep") or {}).items():
+        yield from _dotted(value, key)
+    for part in ("harnesses", "arms", "tasks"):
+        yield part
+        for label, found in (condition.get(part) or {}).items():
+            for each in conditions_of(found):
+                yield from _dotted(each, f"{part}.{label}")
 
 
 def _unfinished(report: Mapping[str, Any]) -> str:

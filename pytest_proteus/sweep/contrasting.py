@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.contrasts import Contrast, contrast, read_margin
+from pytest_proteus.measure.metrics import require_direction
 from pytest_proteus.measure.placebo import placebo
 from pytest_proteus.sweep.baseline import Against, Current
 from pytest_proteus.sweep.declare import nearest
@@ -65,6 +66,8 @@ def between_arms(sweep: Sweep, statistic: Callable[..., Any]) -> Callable[..., A
         if arm == against:
             raise ConfigurationError(f"contrast of {metric!r}: arm and against are both {arm!r}; name two arms")
         share, relative = read_margin(margin, f"contrast of {metric!r}", zero=kind == "superior")
+        if kind != "equivalent":
+            require_direction(known, f"{arm} against {against}")
 
         def between_two(runs: Sequence[Run], arm: str, against: str) -> Contrast:
             return contrast(

@@ -182,7 +182,10 @@ def check_gate(gate: DeclaredGate, plan: Plan) -> None:
         return
     known = STATISTICS[gate.statistic](plan)
     if gate.field not in known:
-        told = nearest(gate.field, known) if known else f"this sweep has nothing that {gate.statistic} could measure."
+        none = f"this sweep has nothing that {gate.statistic} could measure."
+        if gate.statistic == "crystallization":
+            none = "this sweep plans no probes; write sweep(probes='last')."
+        told = nearest(gate.field, known) if known else none
         raise ConfigurationError(f"{gate.where}: gate marker: {gate.statistic} has no {gate.field!r}; {told}")
 
 

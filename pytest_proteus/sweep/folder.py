@@ -299,7 +299,7 @@ def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     for part in ("harnesses", "arms", "tasks"):
         before, after = old.get(part, {}), new[part]
         for label in sorted(set(before) & set(after)):
-            olds, news = _each(before[label]), _each(after[label])
+            olds, news = conditions_of(before[label]), conditions_of(after[label])
             if len(olds) == len(news) == 1:
                 keys += differing_keys(olds[0], news[0], f"{part}.{label}.")
             elif not (all(old in news for old in olds) or all(new in olds for new in news)):
@@ -307,7 +307,7 @@ def conflicts(earlier: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return keys
 
 
-def _each(found: Any) -> list[Any]:
+def conditions_of(found: Any) -> list[Any]:
     """The conditions under one label: several where other axes shape it, and then further values extend it."""
     return list(found["each"]) if isinstance(found, dict) and found.keys() == {"each"} else [found]
 

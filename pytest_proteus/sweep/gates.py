@@ -95,7 +95,7 @@ def number(value: Any) -> tuple[float | None, str]:
     if value is None:
         return None, "there is no value"
     if isinstance(getattr(value, "reason", None), str) and not hasattr(value, "__float__"):
-        return None, str(value)
+        return None, str(value).removeprefix("unavailable: ")
     if isinstance(value, (str, bytes)):
         return None, f"{value!r} is a text, not a number"
     try:
@@ -111,7 +111,9 @@ def decide(name: str, value: Any, op: str, bound: float, *, blocking: bool = Tru
         return _decide_estimate(name, value, op, bound, blocking)
     found, reason = number(value)
     if found is None:
-        return Verdict(name, "unavailable", None, op, bound, reason, blocking, n=0, n_missing=1)
+        counts = [getattr(value, key, None) for key in ("n", "n_missing")]
+        n, n_missing = counts if isinstance(counts[1], int) else (0, 1)
+        return Verdict(name, "unavailable", None, op, bound, reason, blocking, n=n, n_missing=n_missing)
     passed = OPERATORS[op](found, bound)
     return Verdict(name, "pass" if passed else "fail", found, op, bound, "", blocking, n=1, n_missing=0)
 
@@ -185,7 +187,8 @@ def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: boo
     interval, found = value.interval, value.effect if is_contrast(value) else value.value
     if not isinstance(getattr(interval, "low", None), float):
         known = found if isinstance(found, float) else None
-        return Verdict(name, "unavailable", known, op, bound, str(interval), blocking, **counts)
+        told = str(interval).removeprefix("unavailable: ")
+        return Verdict(name, "unavailable", known, op, bound, told, blocking, **counts)
     if op == "equals":
         told = "an estimate never equals a number; give it at_least and at_most"
         return Verdict(name, "unavailable", found, op, bound, told, blocking, **counts)

@@ -313,9 +313,9 @@ class SweepSession:
             pytest.exit(f"the plan of {len(plans)} sweeps was written to {target}", returncode=0)
         for plan in plans:
             for text in [*plan_lines(plan), *power_lines(plan)]:
-                self._write_line(text)
+                self._write_line(text, asked=True)
         for text in self.against.power_lines([plan.manifest() for plan in plans]):
-            self._write_line(text)
+            self._write_line(text, asked=True)
         pytest.exit("the plan was printed, nothing was run", returncode=0)
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -746,9 +746,10 @@ class SweepSession:
             retry = () if options.flag(self.config, "no-run") else options.retry(self.config)
             self._write_line(_headline(watched, self.identity.session, retry))
 
-    def _write_line(self, text: str) -> None:
+    def _write_line(self, text: str, *, asked: bool = False) -> None:
+        """Write a line to the terminal; not with ``-q``, but for what was ``asked`` for."""
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or self.config.option.verbose < 0:
+        if terminal is None or (self.config.option.verbose < 0 and not asked):
             return
         capture = self.config.pluginmanager.get_plugin("capturemanager")
         if capture is not None and not self.identity.is_controller:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,8 @@ def _checked(function: Callable[[Sweep], Any], runs: Sequence[Run], sweep: Sweep
     first, second = (json.dumps(as_json(value), sort_keys=True) for value in values)
     if first != second:
         return Unavailable("not_deterministic", "two calls over the same artifacts gave different values", count)
+    if values[0] is None:
+        return Unavailable("no_values", "it returned None", count)
     return values[0]
 
 
@@ -177,10 +179,13 @@ def register(collector: pytest.Module) -> None:
 
 def _problem(value: Any, place: str = "the value", depth: int = 0) -> str:
     """What keeps a value from being JSON; empty when nothing does."""
-    if value is None or isinstance(value, (str, Integral)) or hasattr(value, "to_json"):
+    if value is None or isinstance(value, str) or hasattr(value, "to_json"):
         return ""
     if isinstance(value, Real):
-        return "" if math.isfinite(value) else f"{place} is {value}; return None where there is no number"
+        try:
+            return "" if math.isfinite(value) else f"{place} is {value}; return None where there is no number"
+        except OverflowError:
+            return f"{place} is too large for a number of a report; return its logarithm, or a text"
     if depth >= _DEPTH:
         return f"{place} is nested too deeply"
     items: Any = None

@@ -10,6 +10,10 @@ import sys
 
 import pytest
 
+from pytest_proteus.measure.metrics import Metric
+from pytest_proteus.sweep.baseline import _told_from
+from pytest_proteus.sweep.expressions import Expression
+
 AGENT = """
 import os
 import zlib
@@ -306,6 +310,19 @@ def test_a_key_of_the_condition_may_be_allowed_to_differ(saved):
     assert (told["differs"], told["allowed"]) == ({"demo": ["goal"]}, ["goal"])
 
 
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("evaluators.laod", "did you mean 'evaluators.load'?"),
+        ("gaol", "did you mean 'goal'?"),
+        ("xyzzy", "write one of"),
+    ],
+)
+def test_a_key_that_no_condition_has_is_refused(saved, key, told):
+    complaint = refused(saved, compared(saved, f"--proteus-compare-allow={key}"))
+    assert f"--proteus-compare-allow={key}: no condition has that key; {told}" in complaint
+
+
 def test_with_other_episodes_allowed_scores_are_compared_at_the_same_episode(saved):
     saved.write(SUITE.replace("episodes=2", "episodes=3"))
     options = ("--proteus-compare-fail=load[arm=neutral]:20%", "--proteus-compare-fail=seconds[arm=neutral]:900%")
@@ -366,6 +383,33 @@ def test_the_plan_says_what_could_be_told(saved):
         ]
     )
     assert not (saved.folder / ".proteus" / "demo").exists()
+
+
+def test_the_plan_says_of_values_that_are_all_equal_that_nothing_is_told(saved):
+    kept = json.loads(baseline_file(saved).read_text())
+    for run in kept["sweeps"][0]["runs"]:
+        run["scores"]["units:tools"][-1] = 2.0
+    baseline_file(saved).write_text(json.dumps(kept))
+    asked = "--proteus-compare-fail=units:tools[arm=neutral]:10%"
+    result = saved.run("--proteus-plan", "--proteus-compare=main", asked, "-q")
+    result.stdout.fnmatch_lines(["  units:tools[[]neutral[]]:10%  6 pairs  cannot be told: so many values *"])
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "varies", "told"),
+    [
+        ([1.0] * 6, None, True, None),
+        ([1.0] * 6, (0, None), True, None),
+        ([1.0] * 5 + [2.0], None, True, None),
+        ([1.0] * 6, (0, 1), True, 0.9),
+        ([1.0] * 6, None, False, 0.0),
+        ([1.0, 2.0] * 3, None, True, 0.786),
+    ],
+)
+def test_pairs_that_are_mostly_equal_tell_something_by_their_bounds_alone(values, bounds, varies, told):
+    asked = Expression("", "x", (), 0.1, False)
+    found = _told_from(values, 6, asked, Metric("x", "higher", bounds, True), varies=varies)
+    assert isinstance(found, str) if told is None else found == pytest.approx(told, rel=0.2)
 
 
 def test_the_plan_says_what_the_cells_took_in_the_baseline(saved):

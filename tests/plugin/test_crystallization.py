@@ -117,7 +117,7 @@ class Brittle(MinimalHarness):
     [
         ("probes=3", "probes=3 is beyond the 2 episodes of a run"),
         ("probes=0", "must be 'last' or the number of an episode"),
-        ("", "this sweep has nothing that crystallization could measure"),
+        ("", "this sweep plans no probes; write sweep(probes='last')"),
     ],
 )
 def test_what_cannot_be_probed_is_a_usage_error(suite, probes, message):

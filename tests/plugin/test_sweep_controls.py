@@ -96,7 +96,12 @@ base, changed = Arm("base", disposition=NEUTRAL), Arm("changed", disposition=rev
 pytestmark = [
     pytest.mark.sweep(episodes=2, arm=[base, changed, base.aa()], seed=range(3)),
     pytest.mark.evaluator("units:notes", direction="higher"),
+    pytest.mark.evaluator("tool-calls"),
 ]
+
+def test_what_has_no_direction_is_told_of_the_arms_that_were_asked_for(contrast):
+    with pytest.raises(Exception, match="changed against base: tool-calls has no direction"):
+        contrast("tool-calls", arm="changed", against="base", margin=1)
 
 def test_a_gate_and_what_it_makes_of_a_copy(contrast, gate):
     gate("notes", contrast("units:notes", arm="changed", against="base", margin="10%"))
@@ -111,7 +116,7 @@ def test_arms(separation):
 def test_the_report_says_what_a_copy_would_have_come_to(suite):
     suite.write(PLACEBOS)
     result = suite.run()
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=3)
     entries = {entry["name"]: entry["value"] for entry in suite.sweep["statistics"]}
     placebo = entries["placebo units:notes: base_aa against base, noninferior, margin 10%, difference"]
     assert (placebo["verdict"], placebo["failed"], placebo["swaps"]) == ("pass", 0.0, 8)

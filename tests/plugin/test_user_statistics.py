@@ -58,6 +58,9 @@ BAD = {
     "pytest.skip('not today')": ("failed", "Skipped: not today"),
     "return float('nan')": ("not_json", "the value is nan; return None where there is no number"),
     "return {'a': [1, {2}]}": ("not_json", "the value['a'][1] is a set; return numbers, texts, lists and mappings"),
+    "return None": ("no_values", "it returned None"),
+    "return 10**400": ("not_json", "the value is too large"),
+    "return [{'a': 10**400}]": ("not_json", "the value[0]['a'] is too large"),
     "return {1: 2}": ("not_json", "the value has the key 1; use texts for keys"),
     "import random; return random.random()": ("not_deterministic", "two calls over the same artifacts gave"),
     "(sweep.out / 'mine').write_text('x'); return 1": ("changed_artifacts", "it changed "),
@@ -100,7 +103,9 @@ def test_it(mine):
 """
     )
     suite.run().assert_outcomes(passed=1)
-    assert suite.sweep["statistics"][0]["value"] == {"a": None, "b": [1, 2.5], "c": "x"}
+    (entry,) = suite.sweep["statistics"]
+    assert entry["value"] == {"a": None, "b": [1, 2.5], "c": "x"}
+    assert list(entry["unavailable"]["parts"]) == ["a"]
 
 
 def test_strata_are_given_one_at_a_time(suite):
