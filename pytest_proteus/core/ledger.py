@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.errors import STATES, RecordError
+from pytest_proteus.core.records import add_counters
 
 #: States of a cell file that are not an end: it is being run, or the session that ran it was killed.
 RUNNING = "running"
@@ -117,6 +118,25 @@ def ended_as(record: CellRecord | None, episodes: int | None = None) -> str:
     if record.state == "complete" and episodes and record.episodes_complete < episodes:
         return "not_run"
     return record.state
+
+
+def within(record: CellRecord, episodes: int | None, records: Iterable[Mapping[str, Any]]) -> CellRecord:
+    """How a cell stood after its first ``episodes``, where a session ran more of them than are planned now.
+
+    Counters are summed anew. What is known of all episodes together only, its seconds, is not known of these.
+
+    Args:
+        record: how it stands.
+        episodes: episodes that are planned; None for all.
+        records: its episodes' records; looked at only where it has more than that.
+    """
+    if not episodes or record.episodes_complete <= episodes:
+        return record
+    counters: dict[str, Any] = {}
+    for one in records:
+        if one["episode"] <= episodes:
+            add_counters(counters, one.get("counters") or {})
+    return replace(record, episodes_complete=episodes, counters=counters, seconds=None)
 
 
 def count(states: Iterable[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ on disk, or the checkpoints of a run, whose tables are made from object ids with
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pytest_proteus.core.adapter import Surface
@@ -31,12 +32,15 @@ def path_length(states: Sequence[Path], surfaces: Sequence[Surface]) -> dict[str
     return _along((units(state, surfaces) for state in states), surfaces)
 
 
-def path_length_of_run(work_tree: Path, surfaces: Sequence[Surface]) -> dict[str, SurfaceDelta]:
+def path_length_of_run(
+    work_tree: Path, surfaces: Sequence[Surface], episodes: int | None = None
+) -> dict[str, SurfaceDelta]:
     """``path_length`` over all checkpoints of a run, episode 0 included; rejected candidates are no states of it.
 
     Args:
         work_tree: the run's harness folder, ``<root>/harness``; only the repository beside it has to exist.
         surfaces: the declared surfaces.
+        episodes: how many of them, the first ones; all by default.
 
     Raises:
         SnapshotError: the repository is damaged.
@@ -44,7 +48,9 @@ def path_length_of_run(work_tree: Path, surfaces: Sequence[Surface]) -> dict[str
     reader = Reader(git_dir_of(work_tree))
     try:
         tables = UnitTables(surfaces, reader.read_blob)
-        return _along(map(tables.move_by, reader.changes()), surfaces)
+        return _along(
+            map(tables.move_by, islice(reader.changes(), None if episodes is None else episodes + 1)), surfaces
+        )
     finally:
         reader.close()
 

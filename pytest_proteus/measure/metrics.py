@@ -139,7 +139,7 @@ def observe(run: MeasuredRun, metric: Metric, episode: int) -> tuple[float | Non
         return None, f"{metric.name} is known of all {run.episodes} episodes together, not of the first {episode}"
     if metric.name == "seconds":
         value = number(run.seconds)
-        return value, "" if value is not None else "nobody took the time"
+        return value, "" if value is not None else "nobody took the time of these episodes alone"
     kind, _, rest = metric.name.partition(".")
     if kind == "usage" and run.usage is None:
         return None, "no usage was metered"

@@ -358,10 +358,10 @@ def structure(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[
 
 
 def travel(runs: Sequence[FinishedRun], surfaces: Sequence[Surface]) -> dict[str, dict[str, Any]]:
-    """Arm → surface → path length over all checkpoints: units added, dropped and revised, back and forth counted."""
+    """Arm → surface → path length over the planned episodes: units added, dropped and revised, and back again."""
 
     def measured(run: FinishedRun, listed: Sequence[Surface]) -> dict[str, float]:
-        moved: Mapping[str, SurfaceDelta] = path_length_of_run(run.root / "harness", listed)
+        moved: Mapping[str, SurfaceDelta] = path_length_of_run(run.root / "harness", listed, run.episodes)
         return {name: float(step.added + step.dropped + step.revised) for name, step in moved.items()}
 
     return _per_surface(runs, surfaces, measured, "units changed along the path")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.errors import STATES
-from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell
+from pytest_proteus.core.ledger import CellRecord, ended_as, read_cell, within
 from pytest_proteus.core.records import read_jsonl, read_records, read_rescores, with_versions
 from pytest_proteus.metering.names import of_cell
 from pytest_proteus.metering.totals import usage_of
@@ -76,6 +76,9 @@ class Runs:
         measured = attempt(
             lambda: trajectories(records, self.evaluators), trajectories([], self.evaluators), said, self.problems
         )
+        longer = bool(planned) and (count(record.episodes_complete) or 0) > (planned or 0)
+        if longer:
+            record = within(record, planned, records)
         seconds = [item["seconds"] for item in records if number(item.get("seconds")) is not None]
         return {
             "run_id": run_id,
@@ -93,7 +96,7 @@ class Runs:
             "violations": sum(len(listed(item.get("violations"))) for item in records),
             "evaluators": measured,
             "counters": dict(mapping(record.counters)),
-            "usage": fields(self._usage.get(run_id), USAGE),
+            "usage": fields(None if longer else self._usage.get(run_id), USAGE),
             "started_at": number(record.started_at),
             "seconds": number(record.seconds),
             "working_seconds": math.fsum(seconds) if seconds else None,

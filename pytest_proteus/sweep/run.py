@@ -15,7 +15,7 @@ from typing import Any
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvaluatorSpec
-from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell
+from pytest_proteus.core.ledger import CellRecord, ended_as, ledger, read_cell, within
 from pytest_proteus.core.records import plain, read_records, read_rescores, read_trace, with_versions
 from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
 from pytest_proteus.measure.strata import by_arm, by_stratum
@@ -41,8 +41,9 @@ class Run:
         error: one sentence; empty when there was none.
         counters: the adapter's counters, summed over episodes.
         evaluators: name → version of the attached evaluators; results of other versions are not theirs.
-        usage: what the calls of its model used; None for a harness that calls none, or none that could be metered.
-        seconds: wall time of all attempts; None where nobody took it.
+        usage: what the calls of its model used; None for a harness that calls none, or none that could be metered, and
+            where a session ran more episodes than are planned now.
+        seconds: wall time of all attempts; None where nobody took it of the planned episodes alone.
     """
 
     harness: str
@@ -183,14 +184,17 @@ def _run(
     evaluators: Mapping[str, str],
     usage: RunUsage | None,
 ) -> Run:
+    root = out / "runs" / record.run_id
+    if record.episodes_complete > episodes:  # by a session that planned more; what the later ones used is in the sum
+        record, usage = within(record, episodes, read_records(root)), None
     error = record.error or {}
     message = str(error.get("message") or "")
     return Run(
         **labels,
         run_id=record.run_id,
-        root=out / "runs" / record.run_id,
+        root=root,
         episodes=episodes,
-        episodes_complete=min(record.episodes_complete, episodes),
+        episodes_complete=record.episodes_complete,
         state=record.state,
         error=f"{error['type']}: {message}" if error.get("type") else message,
         counters=record.counters,
