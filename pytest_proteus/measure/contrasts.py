@@ -91,7 +91,8 @@ def contrast(
         arm, against: names of the two.
         episode: one-based; see ``metrics.observe``.
         margin, relative, kind, scale: see ``gate.compare``.
-        deterministic: whether the same seed always gives the same run; values are then compared as they are.
+        deterministic: whether the same seed always gives the same run; values are then compared as they are, but for
+            the time that runs took.
         alpha: level of a pass and of a fail, each.
 
     Raises:
@@ -108,7 +109,7 @@ def contrast(
         kind=kind,
         relative=relative and scale != "log",
         scale=scale,
-        assume="deterministic" if deterministic else "symmetric",
+        assume="deterministic" if deterministic and metric.repeats else "symmetric",
         bounds=metric.bounds,
         alpha=alpha,
     )
@@ -188,7 +189,7 @@ def sequence(
         "looks": range(min(fewest, n_max), n_max + 1),
         "gates": gates,
     }
-    if deterministic:
+    if deterministic and metric.repeats:
         return in_sequence(before, now, assume="deterministic", **asked)
     return sooner_in_sequence(before, now, **asked)
 
@@ -207,6 +208,7 @@ def sequenced(found: Contrast, verdict: Sequential) -> Contrast:
         p_fail=none,
         p_adjusted=none,
         p_min=none,
+        rare_event_bound=1 - verdict.alpha ** (1 / found.n) if verdict.verdict == "pass" and found.n else none,
         method=verdict.method,
         assumption=verdict.assumption,
     )

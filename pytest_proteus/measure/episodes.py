@@ -33,7 +33,7 @@ class EpisodeSeparation(Result):
         welch: W_d, of stretches of one length where runs differ in length.
         critical: what ``welch`` would have to reach so that any episode reaching its own counts, with the error rate
             alpha for all episodes together.
-        p: p of this episode alone.
+        p: p of this episode alone: that of ``welch``, or R's where an arm's runs do not differ and it has none.
         p_adjusted: p that holds for all episodes together.
         n: runs compared.
         n_missing: runs without this episode.
@@ -103,6 +103,7 @@ class _Episode:
     whole: Floats | None = None
     plain: Floats | None = None
     why: Unavailable | None = None
+    weighed: bool = True  # by the Welch distance; else by R, because an arm has no dispersion
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -160,14 +161,12 @@ def separation_by_episode(
     warnings: list[str] = []
     design, seed_of = relabeling(listed, sizes, shared_seeds and seeds is not None, alpha, warnings)
     found = [_episode(every, at, level, seed) for at in range(max(map(len, every)))]
-    actual = [_statistics(one, codes[None, :], sizes) for one in found]
-    for one, own in zip(found, actual, strict=True):
-        if one.why is None and own is None:
-            one.why = Unavailable("welch_needs_dispersion", n=len(every))
     usable = [one for one in found if one.why is None]
-    blocks = [np.array([own[0] for own in actual if own is not None])[:, None]]
+    for one in usable:
+        one.weighed = _has_dispersion(one, codes[None, :], sizes)
+    blocks = [np.array([_apart(one, codes[None, :], sizes)[0] for one in usable])[:, None]]
     for labels in design.batches(codes, seed_of, permutations, seed) if usable else ():
-        blocks.append(np.array([_welch(one, labels, sizes) for one in usable]))
+        blocks.append(np.array([_apart(one, labels, sizes) for one in usable]))
     table = np.concatenate(blocks[1:] if design.exact else blocks, axis=1) if usable else np.zeros((0, 0))
     p, adjusted, critical = _together(table, blocks[0][:, 0] if usable else np.zeros(0), alpha)
     where = {id(one): row for row, one in enumerate(usable)}
@@ -210,17 +209,17 @@ def _episode(runs: Sequence[Sequence[Stream | None]], at: int, level: str, seed:
     return _Episode(kept, 0, whole, plain)
 
 
-def _welch(episode: _Episode, labels: NDArray[np.int16], sizes: Sequence[int]) -> Floats:
+def _apart(episode: _Episode, labels: NDArray[np.int16], sizes: Sequence[int]) -> Floats:
+    """How far apart the arms of each labeling are: W_d; without dispersion, R, which grows as those within shrink."""
     assert episode.whole is not None
-    return welch(*ArmSums(episode.whole, len(sizes))(labels), sizes)
+    inside, between = ArmSums(episode.whole, len(sizes))(labels)
+    return welch(inside, between, sizes) if episode.weighed else -inside.sum(axis=0)
 
 
-def _statistics(episode: _Episode, codes: NDArray[np.int16], sizes: Sequence[int]) -> Floats | None:
-    """W_d of the actual labels; None where an arm has no dispersion."""
-    if episode.whole is None:
-        return None
-    inside, between = ArmSums(episode.whole, len(sizes))(codes)
-    return welch(inside, between, sizes) if (inside > 0).all() else None
+def _has_dispersion(episode: _Episode, codes: NDArray[np.int16], sizes: Sequence[int]) -> bool:
+    assert episode.whole is not None
+    inside, _ = ArmSums(episode.whole, len(sizes))(codes)
+    return bool((inside > 0).all())
 
 
 def _together(table: Floats, actual: Floats, alpha: float) -> tuple[list[float], list[float], list[float]]:
@@ -270,6 +269,8 @@ def _row(
         ratio = between / within if within > 0 else none
         index = (between - within) / (between + within) if between + within > 0 else none
     value, p, adjusted, critical = found or (why, why, why, why)
+    if found and not episode.weighed:
+        value = critical = Unavailable("welch_needs_dispersion", "p is R's", len(codes))
     if isinstance(critical, float) and critical == math.inf:
         critical = Unavailable("p_min_above_alpha", n=len(codes))
     return EpisodeSeparation(

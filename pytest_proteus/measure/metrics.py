@@ -66,6 +66,11 @@ class Metric:
     bounds: Bounds | None
     evaluator: bool
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a deterministic harness gives the same value each time, as it does of all but the time it takes."""
+        return self.name != "seconds"
+
 
 def metric_of(name: str, evaluators: Mapping[str, Mapping[str, Any]]) -> Metric | None:
     """The metric of that name; None where there is none.

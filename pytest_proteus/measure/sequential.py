@@ -50,7 +50,7 @@ class Sequential(Result):
         n_max: seeds in the end, fixed before the first.
         n_saved: seeds that need not be run.
         n_missing: pairs so far of which one value or both are missing.
-        pass_from: the first look that may pass.
+        pass_from: values that a pass takes at least.
         alpha: level of the pass and of the fail, each, over all looks together.
         method: ``sign-flip``, ``betting`` or ``deterministic``.
         assumption: what has to hold for the error rates to do so.
@@ -73,6 +73,8 @@ class Sequential(Result):
     def told(self) -> str:
         """After how many seeds it was decided, and if it was not, why."""
         told = f"after {self.n} of {self.n_max} seeds"
+        if self.reason == "straddles":
+            return f"{told}: neither a pass nor a fail could be told"
         return told if not self.reason else f"{told}: {REASONS.get(self.reason, self.reason)}"
 
 
@@ -281,7 +283,8 @@ def mean_in_sequence(
     """Hold a mean against a bound after each seed: it passes when it is on the right side of it, fails on the other.
 
     The test of ``in_sequence`` on the differences between the values and the bound. Without declared bounds it holds
-    its error rates for values that are symmetric about their mean.
+    its error rates for values that are symmetric about their mean, and a missing value, which could be anything, leaves
+    it undecided.
 
     Args:
         observations: the values, one a run; runs of one seed (its tasks) are one cluster.
@@ -298,7 +301,7 @@ def mean_in_sequence(
     place = {seed: number for number, seed in enumerate(order)}
     in_order = sorted(observations, key=lambda seen: place[seen.seed])
     values: dict[Hashable, Any] = {(seen.seed, seen.task): seen.value for seen in in_order}
-    return sooner_in_sequence(
+    found = sooner_in_sequence(
         dict.fromkeys(values, bound),
         values,
         order=values,
@@ -312,6 +315,9 @@ def mean_in_sequence(
         looks=range(min(n_min, len(order)), len(order) + 1),
         gates=gates,
     )
+    if found.verdict in ("pass", "fail") and found.n_missing and closed_bounds(bounds) is None:
+        return dataclasses.replace(found, verdict="undecided", reason="no_bounds", n=len(values), n_saved=0)
+    return found
 
 
 def _made(given: Given, method: str, n_max: int, n: int, floor: int, seen: Sequence[Look]) -> Sequential:
@@ -349,7 +355,7 @@ class _Stages:
         floor: int,
         gates: int,
     ) -> None:
-        self._given, self._seeds, self._n_max = given, seeds, n_max
+        self._given, self._seeds, self._n_max, self._floor = given, seeds, n_max, floor
         self._question = question = given.question
         # a fail of one claim of two is one of two chances to fail, and so is a fail of one gate of two
         self._alpha_of_fail = question.alpha / (len(question.claims) * gates)
@@ -396,7 +402,8 @@ class _Stages:
         claims = self._question.claims
         if any(self._holds(at, n, claim, True) for at, claim in zip(self._fails, claims, strict=True)):
             return Look(n, "fail")
-        if all(self._holds(at, n, claim, False) for at, claim in zip(self._passes, claims, strict=True)):
+        held = all(self._holds(at, n, claim, False) for at, claim in zip(self._passes, claims, strict=True))
+        if held and self._known(n) >= self._floor:
             return Look(n, "pass")
         return Look(n, "undecided", "straddles")
 
@@ -412,6 +419,10 @@ class _Stages:
         return signflip.p_greater(values, self._given.magnitude) <= (
             self._alpha_of_fail if refuted else self._question.alpha
         )
+
+    def _known(self, n: int) -> int:
+        """How many of the first seeds have a value on both sides; a missing one shows no rare failure."""
+        return sum(any(None not in (row.baseline, row.candidate) for row in rows) for rows in self._seeds[:n])
 
     def _one_value_prevails(self, n: int) -> bool:
         differences = []

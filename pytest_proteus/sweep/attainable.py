@@ -10,7 +10,9 @@ from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.strata import by_arm, by_stratum
-from pytest_proteus.sweep.declared import ESTIMATES, DeclaredGate
+from pytest_proteus.measure.summary import Bounds
+from pytest_proteus.sweep.declare import Threshold
+from pytest_proteus.sweep.declared import ESTIMATES, STATISTICS, DeclaredGate
 from pytest_proteus.sweep.gates import decide
 from pytest_proteus.sweep.grid import Cell
 from pytest_proteus.sweep.plan import Plan
@@ -89,11 +91,46 @@ def check_attainable(gate: DeclaredGate, plan: Plan, family: Sequence[DeclaredGa
     Raises:
         ConfigurationError: says what it takes.
     """
+    low, high = _range_of(gate, plan)
+    for bound in gate.thresholds:
+        verdict = _beyond(bound, low, high)
+        if verdict:
+            ends = f"{'any number' if low is None else f'{low:g}'} to {'any number' if high is None else f'{high:g}'}"
+            raise ConfigurationError(
+                f"{gate.where}: the gate on {gate.name} can never {verdict}: its values go from {ends}; take a bound "
+                f"between them"
+            )
     for stratum, arms in strata(plan).items():
         told = _never(gate, plan, arms)
         verdict, why = ("pass", told) if told else _never_told(gate, plan, arms, _tested(family, plan))
         if why:
             raise ConfigurationError(f"{gate.where}: the gate on {gate.name} can never {verdict} in {stratum}: {why}")
+
+
+def _range_of(gate: DeclaredGate, plan: Plan) -> Bounds:
+    """The smallest and largest value that what is gated can have; None for an open end, or one that is not known."""
+    if gate.statistic == "scores":
+        return plan.attached[gate.field].spec.bounds or (None, None)
+    if gate.statistic in ESTIMATES:
+        return 0.0, None
+    if gate.statistic not in STATISTICS:
+        return None, None
+    if gate.field.endswith("index"):
+        return -1.0, 1.0
+    is_p = gate.field == "p" or gate.field.startswith("p_") or gate.field.endswith("_p")
+    return (0.0, 1.0) if is_p else (0.0, None) if gate.field in ("R", "ratio", "within", "between") else (None, None)
+
+
+def _beyond(bound: Threshold, low: float | None, high: float | None) -> str:
+    """``pass`` or ``fail``, whichever a bound allows for no value from ``low`` to ``high``; empty when for both."""
+    if bound.op == "equals":
+        return ""
+    if bound.op in ("at_most", "below"):  # the same, turned around
+        low, high = (None if high is None else -high), (None if low is None else -low)
+    edge, strict = (bound.bound if bound.op in ("at_least", "above") else -bound.bound), bound.op in ("above", "below")
+    if high is not None and (edge > high or (strict and edge >= high)):
+        return "pass"
+    return "fail" if low is not None and (edge < low or (not strict and edge <= low)) else ""
 
 
 def _tested(family: Sequence[DeclaredGate], plan: Plan) -> int:

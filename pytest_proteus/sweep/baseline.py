@@ -206,9 +206,9 @@ class Against:
                 raise ConfigurationError(
                     f"{expression.where}: the baseline has no seed of {group}, to look at in order"
                 )
-            if not seeds or runs[0].harness in one.deterministic:
-                continue
             metric = expression.metric_in(one.side)
+            if not seeds or (runs[0].harness in one.deterministic and metric.repeats):
+                continue
             asked: dict[str, Any] = {
                 "direction": metric.direction,
                 "margin": expression.margin,
@@ -478,7 +478,8 @@ class Against:
         counted = ("effect", "effect_percent", "baseline_mean", "candidate_mean", "n", "n_missing")
         entry.update({key: shown[key] for key in counted})
         reason = None if isinstance(found.effect, float) else found.detail
-        return {**entry, "metric": name, "interval": interval_entry(found.interval), "reason": reason}
+        interval = interval_entry(found.interval) if self.fewest is None else None
+        return {**entry, "metric": name, "interval": interval, "reason": reason}
 
     # --- saving -------------------------------------------------------------------------------------------------------
 

@@ -187,6 +187,10 @@ def check_gate(gate: DeclaredGate, plan: Plan) -> None:
             none = "this sweep plans no probes; write sweep(probes='last')."
         told = nearest(gate.field, known) if known else none
         raise ConfigurationError(f"{gate.where}: gate marker: {gate.statistic} has no {gate.field!r}; {told}")
+    if gate.statistic in ESTIMATES and any(bound.op == "equals" for bound in gate.thresholds):
+        raise ConfigurationError(
+            f"{gate.where}: gate marker: an estimate never equals a number; give {gate.name} at_least and at_most"
+        )
 
 
 # --- holding ----------------------------------------------------------------------------------------------------------
@@ -220,10 +224,6 @@ class Family:
                 raise ConfigurationError(
                     f"{gate.where}: the gate on {gate.name} is decided by all runs together, and not while seeds come "
                     f"in; write a number for --proteus-seeds, or gate {', '.join(ESTIMATES)}"
-                )
-            if any(bound.op == "equals" for bound in gate.thresholds):
-                raise ConfigurationError(
-                    f"{gate.where}: an estimate never equals a number; give {gate.name} at_least and at_most"
                 )
         self._looks = Looks(fewest, tuple(dict.fromkeys(cell.seed for cell in plan.in_order())))
 

@@ -59,6 +59,8 @@ class Verdict:
         interval: the interval of an estimate, as plain data; None for a plain number.
         n: values behind it.
         n_missing: values that are missing.
+        mde: how far from the bound the true mean has to be to be told from it with power 0.8; None where unknown.
+        n_needed: runs that would tell with that power, if the true mean is the one that was found.
         op: one of ``THRESHOLDS``; empty for a verdict by margin.
         bound: the bound; None for a verdict by margin.
         reason: why it is unavailable or undecided, and what it was decided on; empty for a plain number.
@@ -75,6 +77,8 @@ class Verdict:
     interval: Mapping[str, Any] | None = None
     n: int | None = None
     n_missing: int | None = None
+    mde: float | None = None
+    n_needed: int | None = None
 
     def __bool__(self) -> bool:
         return self.verdict == "pass"
@@ -151,9 +155,11 @@ def gate_entry(verdict: Verdict) -> dict[str, Any]:
         "value": verdict.value,
         "threshold": {"op": verdict.op, "bound": verdict.bound} if verdict.op else None,
         "interval": verdict.interval,
-        "alpha": None if verdict.interval is None else _alpha(verdict.interval),
+        "alpha": None if verdict.interval is None or verdict.interval["level"] == 1 else _alpha(verdict.interval),
         "n": verdict.n,
         "n_missing": verdict.n_missing,
+        "mde": verdict.mde,
+        "n_needed": verdict.n_needed,
         "blocking": verdict.blocking,
         "verdict": verdict.verdict,
         "reason": verdict.reason or None,
@@ -180,9 +186,10 @@ def interval_entry(interval: Any) -> dict[str, Any] | None:
 
 def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: bool) -> Verdict:
     """Each end of a two-sided interval of level 0.9 is a one-sided test at 0.05: a pass and a fail are both tested."""
+    from pytest_proteus.measure.gate import MISSING
     from pytest_proteus.measure.summary import Estimate, deciding
 
-    counts = {"n": value.n, "n_missing": value.n_missing}
+    counts: dict[str, Any] = {"n": value.n, "n_missing": value.n_missing}
     value = deciding(value) if isinstance(value, Estimate) else value
     interval, found = value.interval, value.effect if is_contrast(value) else value.value
     if not isinstance(getattr(interval, "low", None), float):
@@ -192,16 +199,45 @@ def _decide_estimate(name: str, value: Any, op: str, bound: float, blocking: boo
     if op == "equals":
         told = "an estimate never equals a number; give it at_least and at_most"
         return Verdict(name, "unavailable", found, op, bound, told, blocking, **counts)
-    verdict, reason = _side(interval, op, bound), ""
-    shown = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {value.n}"
+    verdict, wider = _side(interval, op, bound), getattr(value, "with_missing", interval)
+    known = wider is not interval and isinstance(getattr(wider, "low", None), float)
+    if isinstance(value, Estimate):
+        counts |= _told_apart(value, bound, verdict)
+        shown = _shown(interval, counts)
+    elif is_contrast(value):
+        shown = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {value.n}"
+    else:  # a number that is known but for what is missing
+        shown = f"{found:.6g} of the {value.n} runs that are there"
+        if known:
+            interval, shown = wider, f"{shown}, {wider.low:.6g} to {wider.high:.6g} with the missing ones"
+    reason, few = shown, is_contrast(value) and value.n_missing <= MISSING * (value.n + value.n_missing)
     if verdict == "undecided":
         reason = f"{shown}: it straddles the bound"
-    elif value.n_missing:
-        wider = getattr(value, "with_missing", None)
-        if not isinstance(getattr(wider, "low", None), float) or _side(wider, op, bound) != verdict:
-            verdict, reason = "undecided", f"{value.n_missing} missing runs could turn it; {shown}"
-    ends = interval_entry(interval)
-    return Verdict(name, verdict, found, op, bound, reason or shown, blocking, ends, **counts)
+    elif value.n_missing and not few and not (known and _side(wider, op, bound) == verdict):
+        verdict, reason = "undecided", f"{value.n_missing} missing runs could turn it; {shown}"
+    return Verdict(name, verdict, found, op, bound, reason, blocking, interval_entry(interval), **counts)
+
+
+def _shown(interval: Any, counts: Mapping[str, Any]) -> str:
+    """An estimate's interval in words, and how small an effect, or how many runs, it takes to tell."""
+    told = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {counts['n']}"
+    if counts.get("mde") is not None:
+        alpha = round((1 - interval.level) / 2, 12)
+        told += f", alpha {alpha:g}, smallest effect told at power 0.8: {counts['mde']:.4g}"
+    return told + (f", n needed: {counts['n_needed']}" if counts.get("n_needed") is not None else "")
+
+
+def _told_apart(value: Any, bound: float, verdict: str) -> dict[str, Any]:
+    """``mde`` of an estimate, and ``n_needed`` of an undecided one; nothing where its values have no spread."""
+    from pytest_proteus.measure.power import detectable, pairs_needed
+
+    spread = value.summary.stddev
+    if not isinstance(spread, float) or spread <= 0 or value.n != value.summary.n:
+        return {}
+    told: dict[str, Any] = {"mde": detectable(spread, value.n)}
+    if verdict == "undecided" and value.value != bound:
+        told["n_needed"] = pairs_needed(spread, value.value - bound)
+    return told
 
 
 def _sequenced(name: str, value: Any, threshold: Threshold, sequence: Any, blocking: bool) -> Verdict:

@@ -97,11 +97,19 @@ def test_what_cannot_be_compared_is_unavailable():
     assert separation_by_episode({"a": [[["x"]]]}).reason == "fewer_than_two_labels"
     assert separation_by_episode({"a": [[["x"]]], "b": [[["x"]], [["x"]]]}).reason == "welch_needs_dispersion"
     same = separation_by_episode({arm: [[["x", "y"]]] * 3 for arm in "ab"})
-    assert same.p.reason == "n_below_minimum"
+    assert (same.p, same.episodes[0].p) == (1, 1)
     assert same.episodes[0].welch.reason == "welch_needs_dispersion"
     assert same.episodes[0].R.reason == "all_streams_identical"
     empty = separation_by_episode({arm: [[["x"]], [[]]] for arm in "ab"})
     assert empty.episodes[0].p.reason == "empty_stream"
+
+
+def test_an_episode_at_which_the_runs_of_an_arm_do_not_differ_has_the_p_of_r():
+    found = separation_by_episode({"a": [[["x", "y"]]] * 4, "b": [[["u", "v"]]] * 4})
+    (only,) = found.episodes
+    assert (only.p, only.index, only.welch.reason) == (2 / 70, 1.0, "welch_needs_dispersion")
+    assert only.critical.reason == "welch_needs_dispersion"
+    assert found.p == 2 / 70
 
 
 def test_labels_move_within_shared_seeds():

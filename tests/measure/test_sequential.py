@@ -300,3 +300,19 @@ def test_a_mean_is_held_against_a_bound_after_each_seed():
 def test_the_tasks_of_a_seed_are_one_value_for_a_mean():
     seen = [Observation(10 + (seed * 7 % 11) / 10, seed=seed, task=task) for seed in range(12) for task in "ab"]
     assert mean_in_sequence(seen, 14, above=False, order=range(12), n_min=5).n == 11
+
+
+def test_a_missing_value_shows_no_rare_failure_and_does_not_count_towards_a_pass():
+    before = {i: 10 + (i * 7 % 11) / 10 for i in range(14)}
+    after = {i: value + (i * 5 % 13 - 6) / 50 for i, value in before.items()}
+    asked = {"order": range(14), "n_max": 14, "direction": "lower", "margin": 3.0}
+    assert in_sequence(before, after, **asked).n == 11
+    assert in_sequence(before, {**after, 3: None}, **asked).n == 12
+
+
+def test_a_mean_with_a_missing_value_that_could_be_anything_is_undecided():
+    seen = [Observation(None if seed == 4 else 10 + (seed * 7 % 11) / 10, seed=seed) for seed in range(14)]
+    asked = {"above": False, "order": range(14), "n_min": 5}
+    found = mean_in_sequence(seen, 14, **asked)
+    assert (found.verdict, found.reason, found.n_missing) == ("undecided", "no_bounds", 1)
+    assert mean_in_sequence(seen, 18, bounds=(0, 20), **asked).verdict == "pass"

@@ -168,7 +168,10 @@ def test_kept():
     [
         ("at_least=0.9", "can never pass in minimal: with 5 runs that all score 1, the clopper-pearson interval 0.54"),
         ("at_least=0.3", "can never fail in minimal: with 5 runs that all score 0, p is 0.16"),
-        ("at_least=0", "or take a bound that a score can be beyond"),
+        ("at_least=0", "can never fail: its values go from 0 to 1; take a bound between them"),
+        ("at_most=-0.5", "can never pass: its values go from 0 to 1"),
+        ("above=1", "can never pass"),
+        ("equals=1", "an estimate never equals a number; give scores.kept at_least and at_most"),
     ],
 )
 def test_one_that_the_bounds_of_its_score_never_decide_is_refused(suite, bound, told):
