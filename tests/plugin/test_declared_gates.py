@@ -17,21 +17,21 @@ pytestmark = [
 SUITE = (
     HEAD
     + """
-@pytest.mark.gate("separation.p", at_most=1)
+@pytest.mark.gate("separation.p", below=1)
 def test_arms(separation):
     assert separation.n == 8
 
-@pytest.mark.gate("scores.units:notes", at_least=-5)
-@pytest.mark.gate("structure.notes", above=-5, below=1000)
+@pytest.mark.gate("scores.units:notes", below=1000)
+@pytest.mark.gate("structure.notes", below=1000)
 def test_asks_for_nothing_itself():
     pass
 
 class TestInAClass:
-    @pytest.mark.gate("reliability.ratio", below=-1)
+    @pytest.mark.gate("reliability.ratio", below=0.001)
     def test_fails(self):
         pass
 
-@pytest.mark.gate("travel.notes", at_least=-100)
+@pytest.mark.gate("travel.notes", at_most=1000)
 def test_whose_body_fails():
     assert False
 """
@@ -59,9 +59,9 @@ def test_it_is_an_entry_like_any_other_gate(suite, workers):
         "travel.notes[review_notes]": "pass",
     }
     assert {gate["source"] for gate in found.values()} == {"marker"}
-    score = found["scores.units:notes[neutral]", "at_least"]
+    score = found["scores.units:notes[neutral]", "below"]
     assert (score["metric"], score["arm"], score["n"], score["alpha"]) == ("units:notes", "neutral", 4, 0.05)
-    assert found["separation.p", "at_most"]["arm"] is None
+    assert found["separation.p", "below"]["arm"] is None
 
 
 def test_after_a_body_that_failed_it_is_recorded_and_does_not_block(suite):
@@ -74,7 +74,7 @@ def test_a_failed_one_is_told_after_the_body(suite):
     suite.write(SUITE)
     result = suite.run("-k", "TestInAClass")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*reliability.ratio[[]neutral[]] = *, wanted below -1: fail*"])
+    result.stdout.fnmatch_lines(["*reliability.ratio[[]neutral[]] = *, wanted below 0.001: fail*"])
 
 
 def test_strata_are_held_apart(suite):
@@ -83,7 +83,7 @@ def test_strata_are_held_apart(suite):
 import pytest
 pytestmark = [pytest.mark.sweep(episodes=2, seed=range(2), model=["small", "large"]), pytest.mark.evaluator("step")]
 
-@pytest.mark.gate("scores.step", at_least=0)
+@pytest.mark.gate("scores.step", at_least=0.1)
 @pytest.mark.gate("reliability.n_runs", equals=2)
 def test_it():
     pass
@@ -133,8 +133,8 @@ def test_a_wrong_one_is_one_sentence_before_anything_runs(suite, text, told):
     ("old", "new", "gate", "told"),
     [
         ("range(4)", "range(3)", "'separation.p', at_most=0.05", "with arms of 3 and 3 runs no p is below 0.1"),
-        ("range(4)", "range(1)", "'separation.p', at_most=1", "takes two arms, and one of them with two seeds"),
-        ('[NEUTRAL, review("notes")]', "[NEUTRAL]", "'separation.p', at_most=1", "takes two arms"),
+        ("range(4)", "range(1)", "'separation.p', at_most=0.5", "takes two arms, and one of them with two seeds"),
+        ('[NEUTRAL, review("notes")]', "[NEUTRAL]", "'separation.p', at_most=0.5", "takes two arms"),
         ("range(4)", "range(1)", "'reliability.ratio', below=1", "run two seeds or more"),
         ("range(4)", "range(1)", "'scores.units:notes', at_least=1", "one run has no interval"),
     ],

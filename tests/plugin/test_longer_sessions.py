@@ -30,7 +30,7 @@ def test_nothing_of_the_episodes_beyond_the_plan_is_in_its_numbers(suite):
     after = suite.proteus
     numbers = [{gate["name"]: (gate["value"], gate["verdict"]) for gate in told["gates"]} for told in (before, after)]
     assert numbers[1].pop("time")[1] == "unavailable"
-    assert numbers[0].pop("time")[1] == "pass"
+    assert numbers[0].pop("time")[0] is not None
     assert numbers[0] == numbers[1]
     for was, now in zip(before["sweeps"][0]["runs"], after["sweeps"][0]["runs"], strict=True):
         assert (was["counters"], was["episodes_complete"]) == (now["counters"], now["episodes_complete"])
