@@ -76,7 +76,7 @@ def test_the_summary_of_nodes_runner():
     tap = "TAP version 13\nok 1 - a\n# tests 4\n# suites 0\n# pass 2\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"
     assert node(tap) == Counts(2, 1, 1)
     assert node("TAP version 13\nok 1 - a\n") is None
-    assert node(tap + "ok 2 - /work/tests/a.test.mjs\n") is None  # a file that ended before it told of a test
+    assert node(tap + "ok 2 - /repo/tests/a.test.mjs\n") is None  # a file that ended before it told of a test
 
 
 def test_the_events_of_go():
