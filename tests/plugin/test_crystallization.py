@@ -43,7 +43,7 @@ def probes_of(out):
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_each_run_has_a_probe_and_they_are_compared(suite, workers):
-    suite.write(SUITE.format(more='probes="last"', mark="@pytest.mark.gate('crystallization.p', at_most=1)"))
+    suite.write(SUITE.format(more='probes="last"', mark="@pytest.mark.gate('crystallization.p', below=1)"))
     result = suite.run("-n", workers)
     result.assert_outcomes(passed=2)
     gates = {gate["name"]: gate["verdict"] for gate in suite.proteus["gates"]}
@@ -121,7 +121,7 @@ class Brittle(MinimalHarness):
     ],
 )
 def test_what_cannot_be_probed_is_a_usage_error(suite, probes, message):
-    suite.write(SUITE.format(more=probes, mark="@pytest.mark.gate('crystallization.p', at_most=1)"))
+    suite.write(SUITE.format(more=probes, mark="@pytest.mark.gate('crystallization.p', below=1)"))
     result = suite.run()
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"*{message}*"])
