@@ -32,12 +32,8 @@ from pytest_proteus.measure.sweeps import score_estimate
 from pytest_proteus.report.ranking import ranking_csv, ranking_lines
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import printable
-from pytest_proteus.scoring.judge import Judge
-from pytest_proteus.scoring.repository import TaskRepository
 from pytest_proteus.sweep.condition import versioned
 from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
-from pytest_proteus.sweep.experiments import STORE, Store
-from pytest_proteus.sweep.experiments import index as make_index
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
 from pytest_proteus.sweep.folder import is_live
 from pytest_proteus.sweep.run import Run
@@ -76,6 +72,8 @@ def rank(options: argparse.Namespace) -> int:
 
 def _rank_task(options: argparse.Namespace, beginning: str) -> int:
     """The variants of all sweeps that tried a task, as the store has them."""
+    from pytest_proteus.sweep.experiments import STORE, Store
+
     store = Store(options.base)
     tasks = store.tasks(beginning)
     if len(tasks) != 1:
@@ -132,7 +130,9 @@ def override(options: argparse.Namespace) -> int:
 
 def index(options: argparse.Namespace) -> int:
     """``proteus index [DIR]``: the store of experiments, made anew from the artifacts."""
-    done = make_index(options.dir)
+    from pytest_proteus.sweep.experiments import STORE, index
+
+    done = index(options.dir)
     if options.json:
         _print({"store": str(options.dir / STORE), **done.__dict__})
     else:
@@ -195,6 +195,9 @@ def _configure(specs: Sequence[EvaluatorSpec], sweep: FinishedSweep, options: ar
     Raises:
         ConfigurationError: they have no endpoint.
     """
+    from pytest_proteus.scoring.judge import Judge
+    from pytest_proteus.scoring.repository import TaskRepository
+
     judges = [spec.run for spec in specs if isinstance(spec.run, Judge)]
     if not judges:
         return

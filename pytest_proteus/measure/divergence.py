@@ -104,17 +104,27 @@ def _distinct(row: Ints) -> tuple[Ints, Ints]:
     return columns, counts[columns]
 
 
+def _ranks(numbers: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Each number's place among the distinct ones in order, and how often each of these occurs."""
+    if numbers.max() > 4 * len(numbers):
+        _, inverse, often = np.unique(numbers, return_inverse=True, return_counts=True)
+        return inverse.reshape(-1), often
+    counts = np.bincount(numbers)
+    seen = counts > 0
+    return (np.cumsum(seen) - 1)[numbers], counts[seen]
+
+
 def _matrix_of_distinct(parts: Sequence[tuple[Ints, Ints]]) -> Floats:
     n = len(parts)
     totals = np.array([counts.sum() for _, counts in parts], dtype=np.float64)
-    _, inverse, seen_in = np.unique(np.concatenate([own for own, _ in parts]), return_inverse=True, return_counts=True)
+    inverse, seen_in = _ranks(np.concatenate([own for own, _ in parts]))
     common = seen_in > 1  # what one row alone has is far from every other row by its whole share
     place = np.cumsum(common) - 1
     table = np.zeros((int(common.sum()), n), dtype=np.int32)
     cuts = np.cumsum([0, *(len(own) for own, _ in parts)])
     own_columns: list[NDArray[np.intp]] = []
     for i, (_, counts) in enumerate(parts):
-        where = inverse.reshape(-1)[cuts[i] : cuts[i + 1]]
+        where = inverse[cuts[i] : cuts[i + 1]]
         kept = common[where]
         own_columns.append(place[where[kept]])
         table[own_columns[i], i] = counts[kept]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.divergence import Floats
-from pytest_proteus.measure.relabel import ArmSums, on_grid, welch
+from pytest_proteus.measure.relabel import on_grid, sums_of_many, welch
 from pytest_proteus.measure.stream import Stream, distances, relabeling, same_length_distances
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
@@ -162,11 +162,17 @@ def separation_by_episode(
     design, seed_of = relabeling(listed, sizes, shared_seeds and seeds is not None, alpha, warnings)
     found = [_episode(every, at, level, seed) for at in range(max(map(len, every)))]
     usable = [one for one in found if one.why is None]
-    for one in usable:
-        one.weighed = _has_dispersion(one, codes[None, :], sizes)
-    blocks = [np.array([_apart(one, codes[None, :], sizes)[0] for one in usable])[:, None]]
-    for labels in design.batches(codes, seed_of, permutations, seed) if usable else ():
-        blocks.append(np.array([_apart(one, labels, sizes) for one in usable]))
+    wholes = [one.whole for one in usable if one.whole is not None]
+    for one, (inside, _) in zip(usable, sums_of_many(wholes, codes[None, :], len(arms)), strict=True):
+        one.weighed = bool((inside > 0).all())
+
+    def apart(labels: NDArray[np.int16]) -> Floats:
+        """How far apart the arms are: episodes × labelings."""
+        sums = sums_of_many(wholes, labels, len(arms))
+        return np.array([_apart(one, *found, sizes) for one, found in zip(usable, sums, strict=True)])
+
+    blocks = [apart(codes[None, :])]
+    blocks += [apart(labels) for labels in design.batches(codes, seed_of, permutations, seed)] if usable else []
     table = np.concatenate(blocks[1:] if design.exact else blocks, axis=1) if usable else np.zeros((0, 0))
     p, adjusted, critical = _together(table, blocks[0][:, 0] if usable else np.zeros(0), alpha)
     where = {id(one): row for row, one in enumerate(usable)}
@@ -209,17 +215,9 @@ def _episode(runs: Sequence[Sequence[Stream | None]], at: int, level: str, seed:
     return _Episode(kept, 0, whole, plain)
 
 
-def _apart(episode: _Episode, labels: NDArray[np.int16], sizes: Sequence[int]) -> Floats:
+def _apart(episode: _Episode, inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
     """How far apart the arms of each labeling are: W_d; without dispersion, R, which grows as those within shrink."""
-    assert episode.whole is not None
-    inside, between = ArmSums(episode.whole, len(sizes))(labels)
     return welch(inside, between, sizes) if episode.weighed else -inside.sum(axis=0)
-
-
-def _has_dispersion(episode: _Episode, codes: NDArray[np.int16], sizes: Sequence[int]) -> bool:
-    assert episode.whole is not None
-    inside, _ = ArmSums(episode.whole, len(sizes))(codes)
-    return bool((inside > 0).all())
 
 
 def _together(table: Floats, actual: Floats, alpha: float) -> tuple[list[float], list[float], list[float]]:
@@ -228,18 +226,20 @@ def _together(table: Floats, actual: Floats, alpha: float) -> tuple[list[float],
     if not count:
         return [], [], []
     smallest = np.ones(count)
-    ordered = [np.sort(row) for row in table]
-    for row, known in zip(table, ordered, strict=True):
-        smallest = np.minimum(smallest, _share(known, row))
+    places = [np.argsort(row) for row in table]
+    ordered = [row[place] for row, place in zip(table, places, strict=True)]
+    shares = [_share(known, known) for known in ordered]
+    for place, share in zip(places, shares, strict=True):
+        smallest[place] = np.minimum(smallest[place], share)
     own = [float(_share(known, np.array([value]))[0]) for known, value in zip(ordered, actual, strict=True)]
     adjusted = [float((smallest <= p * (1 + 1e-12)).mean()) for p in own]
     reached = np.sort(smallest)
     # the largest p of an episode that no more than alpha of the labelings reach at any of theirs
-    levels = [level for level in np.unique(reached).tolist() if (reached <= level).mean() <= alpha]
+    levels = [level for level in sorted(set(reached.tolist())) if (reached <= level).mean() <= alpha]
     limit = levels[-1] if levels else 0.0
     critical = []
-    for known in ordered:
-        far = known[_share(known, known) <= limit]
+    for known, share in zip(ordered, shares, strict=True):
+        far = known[share <= limit]
         critical.append(float(far[0]) if len(far) else math.inf)
     return own, adjusted, critical
 

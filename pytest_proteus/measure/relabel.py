@@ -23,6 +23,8 @@ Codes = NDArray[np.int16]
 ENUMERATED = 50_000
 UNRESTRICTED, WITHIN_SEED = "unrestricted", "within_seed"
 #: Bytes of one arm's marks at a time: they are read several times over and should stay in the cache.
+#: Numbers in the work space of one product for many matrices.
+_PRODUCT = 1 << 16
 _BATCH_BYTES = 256 << 10
 
 
@@ -190,6 +192,28 @@ class ArmSums:
             between[pairs[g, last]] = to_all[g] - 2 * inside[g] - sum(others)
         inside[last] = self._everything - inside[:last].sum(axis=0) - between.sum(axis=0)
         return inside, between
+
+
+def sums_of_many(wholes: Sequence[Floats], labels: Codes, arms: int) -> Iterator[tuple[Floats, Floats]]:
+    """``ArmSums`` of many matrices of the same runs, by one product for as many of them as fit into its work space.
+
+    Args:
+        wholes: n × n symmetric distances on the grid, one for each result.
+        labels: labelings × n codes of arms.
+        arms: how many arms there are.
+    """
+    size, n = labels.shape
+    marks = (np.ascontiguousarray(labels.T) == np.arange(arms, dtype=np.int16)[:, None, None]).astype(np.float64)
+    together, pairs = max(1, _PRODUCT // (n * size)), list(itertools.combinations(range(arms), 2))
+    for start in range(0, len(wholes), together):
+        stack = np.stack(wholes[start : start + together])
+        inside, between = np.empty((len(stack), arms, size)), np.empty((len(stack), len(pairs), size))
+        for g in range(arms):
+            reach = (stack.reshape(-1, n) @ marks[g]).reshape(len(stack), n, size)
+            inside[:, g] = np.einsum("enb,nb->eb", reach, marks[g]) / 2
+            for h in range(g):
+                between[:, pairs.index((h, g))] = np.einsum("enb,nb->eb", reach, marks[h])
+        yield from zip(inside, between, strict=True)
 
 
 def welch(inside: Floats, between: Floats, sizes: Sequence[int]) -> Floats:
