@@ -2,6 +2,7 @@
 
 They compute what the fixtures compute, with the same functions, and print the report's entries of it. They run no
 agent and import no suite. ``rescore`` adds results of further evaluators to the records; the others change nothing.
+What only one of them needs is imported by it: most of a short command's time is imports.
 """
 
 from __future__ import annotations
@@ -15,28 +16,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_proteus.core.adapter import Surface
 from pytest_proteus.core.errors import ConfigurationError, RecordError
-from pytest_proteus.core.goal import EvaluatorSpec, Visibility
 from pytest_proteus.core.records import write_override
-from pytest_proteus.core.rescore import Rescored
-from pytest_proteus.core.rescore import rescore as rescore_run
-from pytest_proteus.measure.ranking import Ranking, kinds_of, last_results, rankings
-from pytest_proteus.measure.ranking import rank as rank_attempts
 from pytest_proteus.measure.statistic import STATISTICS, Statistic, reliability_at
 from pytest_proteus.measure.statistic import entries as statistic_entries
 from pytest_proteus.measure.strata import by_arm
 from pytest_proteus.measure.sweeps import score_estimate
-from pytest_proteus.report.ranking import ranking_csv, ranking_lines
 from pytest_proteus.report.statistics import statistic_lines
 from pytest_proteus.report.tables import printable
-from pytest_proteus.sweep.condition import versioned
-from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
-from pytest_proteus.sweep.folder import is_live
 from pytest_proteus.sweep.run import Run
+
+if TYPE_CHECKING:
+    from pytest_proteus.core.goal import EvaluatorSpec
+    from pytest_proteus.measure.ranking import Ranking
 
 #: What ``--level`` calls the levels of distances.
 LEVELS = {"freq": "freq", "order": "order", "procedure": "ncd"}
@@ -64,6 +60,8 @@ def rank(options: argparse.Namespace) -> int:
     """``proteus rank DIR|TASK_HASH``: which variant is better, each task apart."""
     if not options.dir.exists() and re.fullmatch(r"[0-9a-f]{8,64}", str(options.dir)):
         return _rank_task(options, str(options.dir))
+    from pytest_proteus.measure.ranking import rankings
+
     sweep = open_sweep(options.dir)
     found = rankings(sweep.runs, sweep.manifest, rank_by=options.rank_by)
     _show_rankings(options, {"sweep": sweep.name, "out": str(sweep.out)}, sweep.name, found)
@@ -72,6 +70,7 @@ def rank(options: argparse.Namespace) -> int:
 
 def _rank_task(options: argparse.Namespace, beginning: str) -> int:
     """The variants of all sweeps that tried a task, as the store has them."""
+    from pytest_proteus.measure.ranking import rank as rank_attempts
     from pytest_proteus.sweep.experiments import STORE, Store
 
     store = Store(options.base)
@@ -88,6 +87,8 @@ def _rank_task(options: argparse.Namespace, beginning: str) -> int:
 def _show_rankings(
     options: argparse.Namespace, told: Mapping[str, Any], title: str, rankings_of: Mapping[str | None, Ranking]
 ) -> None:
+    from pytest_proteus.report.ranking import ranking_csv, ranking_lines
+
     found = {task: one.to_json() for task, one in rankings_of.items()}
     if options.json:
         _print({**told, "rankings": [*found.values()]})
@@ -102,6 +103,8 @@ def _show_rankings(
 
 def override(options: argparse.Namespace) -> int:
     """``proteus override DIR RUN_ID --score S``: an operator's score beside the judge's; it counts in comparisons."""
+    from pytest_proteus.measure.ranking import kinds_of, last_results
+
     sweep = open_sweep(options.dir)
     run = next((run for run in sweep.runs if run.run_id == options.run_id), None)
     if run is None:
@@ -144,6 +147,10 @@ def index(options: argparse.Namespace) -> int:
 
 def rescore(options: argparse.Namespace) -> int:
     """``proteus rescore DIR --evaluator SPEC``: scores of further evaluators, from stored checkpoints and traces."""
+    from pytest_proteus.core.rescore import Rescored
+    from pytest_proteus.core.rescore import rescore as rescore_run
+    from pytest_proteus.sweep.folder import is_live
+
     sweep = open_sweep(options.dir)
     if is_live(sweep.out):
         raise ConfigurationError(f"{sweep.out} is in use by a session; wait for it")
@@ -180,6 +187,10 @@ def rescore(options: argparse.Namespace) -> int:
 
 def _specs(texts: Sequence[str], surfaces: Sequence[Surface]) -> list[EvaluatorSpec]:
     """The evaluators that ``--evaluator`` names, as a suite's marker would make them."""
+    from pytest_proteus.core.goal import Visibility
+    from pytest_proteus.sweep.condition import versioned
+    from pytest_proteus.sweep.declare import EvaluatorMark, resolve_evaluator
+
     specs = [versioned(resolve_evaluator(EvaluatorMark(text, {}, (), "--evaluator"), surfaces)) for text in texts]
     for spec in specs:
         if spec.visibility is not Visibility.HIDDEN:

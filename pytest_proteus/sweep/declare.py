@@ -19,9 +19,6 @@ from pytest_proteus.core.budget import TurnBudget
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import SELECTIONS, EvaluatorSpec, Visibility
 from pytest_proteus.core.records import plain
-from pytest_proteus.scoring.evidence import check_command
-from pytest_proteus.scoring.judge import JUDGE, judge_form
-from pytest_proteus.scoring.routes import ROUTE, route_evaluator
 
 if TYPE_CHECKING:
     import pytest
@@ -50,8 +47,22 @@ SWEEP_KEYWORDS = (
 THRESHOLDS = ("at_least", "at_most", "above", "below", "equals")
 EVALUATOR_KEYWORDS = ("name", "kind", "visibility", "direction", "bounds", "timeout", "checks", "when", *THRESHOLDS)
 DIRECTIONS = ("higher", "lower", "neutral")
+
+
+def _judge(*form: Any) -> Any:
+    from pytest_proteus.scoring.judge import judge_form
+
+    return judge_form(*form)
+
+
+def _route(*form: Any) -> Any:
+    from pytest_proteus.scoring.routes import route_evaluator
+
+    return route_evaluator(*form)
+
+
 #: First word of an evaluator's form → what reads it, beside the forms that ``core.evaluators`` has.
-FORMS = {JUDGE: judge_form, ROUTE: route_evaluator}
+FORMS = {"judge": _judge, "route": _route}
 WHENS = ("last", "every")
 DEFAULT_TIMEOUT = 60.0
 
@@ -403,6 +414,8 @@ def read_sweep(marks: Sequence[pytest.Mark], name: str, where: str, evaluators: 
     given["phases"] = tuple(given.get("phases", PHASES))
     given["axes"] = tuple(given.get("axes", ()))
     if "test_command" in given:
+        from pytest_proteus.scoring.evidence import check_command
+
         given["test_command"] = check_command(given["test_command"], f"{where}: sweep marker")
     return Declaration(**{"name": name, **given}, where=where, lists=lists, marks=tuple(evaluators))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_proteus.core.adapter import ActionEvent, Surface
 from pytest_proteus.core.errors import ConfigurationError
@@ -21,8 +21,10 @@ from pytest_proteus.measure.metrics import RUN_NUMBERS, Metric, metric_of
 from pytest_proteus.measure.strata import by_arm, by_stratum
 from pytest_proteus.metering.totals import RunUsage, usage_of
 from pytest_proteus.sweep.declare import AXES, nearest
-from pytest_proteus.sweep.grid import Cell
-from pytest_proteus.sweep.plan import Plan
+
+if TYPE_CHECKING:
+    from pytest_proteus.sweep.grid import Cell
+    from pytest_proteus.sweep.plan import Plan
 
 
 @dataclass(frozen=True)
