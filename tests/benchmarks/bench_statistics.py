@@ -30,7 +30,7 @@ RUNS, EPISODES, WHOLE_SECONDS = 1_000, 30, 60
 
 #: What is compared → how many times as long the peer must take.
 TRAVEL = {(12, 100): 250, (24, 30): 80}
-COMMAND = {(12, 100): 80}
+COMMAND = {(12, 100): 40}
 SEPARATION = {20: 30, 60: 45, 200: 55}
 RELIABILITY = {60: 80, 200: 600}
 #: The peer's reliability is measured at a few draws of the null and extrapolated from this many runs on.

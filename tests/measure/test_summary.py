@@ -141,8 +141,8 @@ def test_t_intervals_are_those_of_scipy(values, level):
         assert found == Unavailable("identical_values", n=len(values))
         return
     low, high = stats.t.interval(level, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
-    assert found.low == pytest.approx(low, rel=1e-8, abs=1e-8)  # earlier versions of it are good to nine digits
-    assert found.high == pytest.approx(high, rel=1e-8, abs=1e-8)
+    assert found.low == pytest.approx(low, rel=1e-7, abs=1e-7)  # earlier versions of it have eight digits
+    assert found.high == pytest.approx(high, rel=1e-7, abs=1e-7)
 
 
 @pytest.mark.parametrize(("inputs", "expected"), cases("bootstrap_mean_ci"))
