@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -371,10 +372,8 @@ def _report(options: argparse.Namespace) -> int:
 # --- readers of sweeps ------------------------------------------------------------------------------------------------
 
 
-def _reader(name: str, options: argparse.Namespace) -> int:
-    from pytest_proteus import readers
-
-    code: int = getattr(readers, name)(options)
+def _reader(module: str, name: str, options: argparse.Namespace) -> int:
+    code: int = getattr(import_module(f"pytest_proteus.readers.{module}"), name)(options)
     return code
 
 
@@ -718,7 +717,7 @@ def _add_readers(commands: Any) -> None:
     measure = _command(
         commands,
         "measure",
-        partial(_reader, "measure"),
+        partial(_reader, "statistics", "measure"),
         "measure a finished sweep: units built, path lengths, and whether arms differ",
         "proteus measure .proteus/navigation/0001 --travel",
     )
@@ -726,7 +725,7 @@ def _add_readers(commands: Any) -> None:
     reliability = _command(
         commands,
         "reliability",
-        partial(_reader, "reliability"),
+        partial(_reader, "statistics", "reliability"),
         "say whether each arm of a finished sweep reproduces itself",
         "proteus reliability .proteus/navigation/0001 --level order",
     )
@@ -739,14 +738,14 @@ def _add_readers(commands: Any) -> None:
     audit = _command(
         commands,
         "audit",
-        partial(_reader, "audit"),
+        partial(_reader, "statistics", "audit"),
         "quote what the runs of a finished sweep wrote and said that points outside or speaks of being tested",
         "proteus audit .proteus/navigation/0001",
     )
     rank = _command(
         commands,
         "rank",
-        partial(_reader, "rank"),
+        partial(_reader, "comparison", "rank"),
         "rank the variants (harness, arm, model, further axes) of a finished sweep whose runs have a gate",
         "proteus rank .proteus/repair/0001 --rank-by cost_per_success",
     )
@@ -768,7 +767,7 @@ def _add_readers(commands: Any) -> None:
     rescore = _command(
         commands,
         "rescore",
-        partial(_reader, "rescore"),
+        partial(_reader, "rescore", "rescore"),
         "score a finished sweep with further evaluators, from its checkpoints and traces; no agent runs",
         "proteus rescore .proteus/navigation/0001 --evaluator units:notes --evaluator mine.measures:headings",
     )
@@ -786,7 +785,7 @@ def _add_readers(commands: Any) -> None:
     override = _command(
         commands,
         "override",
-        partial(_reader, "override"),
+        partial(_reader, "comparison", "override"),
         "put a score of your own beside a judge's; it counts in comparisons, and both stay on record",
         'proteus override .proteus/repair/0001 run-0a1b2c3d4e5f --score 0.2 --author me --reason "deleted the tests"',
     )
@@ -797,7 +796,7 @@ def _add_readers(commands: Any) -> None:
     index = _command(
         commands,
         "index",
-        partial(_reader, "index"),
+        partial(_reader, "comparison", "index"),
         "make the store of experiments anew from the artifacts of all sweeps in a folder",
         "proteus index && proteus rank 9ba5c9ba",
     )
