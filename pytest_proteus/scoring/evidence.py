@@ -71,7 +71,7 @@ def diffstat(
         binary or very large file; a line that only moved is neither), the number of ``changed`` files, and ``added``
         and ``deleted`` lines over all that are counted.
     """
-    changed = sorted(path for path in before.keys() | after.keys() if _differs(before.get(path), after.get(path)))
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     files, added, deleted = [], 0, 0
     for path in changed:
         old, new = before.get(path), after.get(path)
@@ -80,10 +80,6 @@ def diffstat(
         status = "A" if old is None else "D" if new is None else "M"
         files.append({"path": shown(path), "status": status, "added": plus, "deleted": minus})
     return {"files": files[:_LISTED], "changed": len(changed), "added": added, "deleted": deleted}
-
-
-def _differs(old: Entry | None, new: Entry | None) -> bool:
-    return old is None or new is None or (old.mode, old.oid) != (new.mode, new.oid)
 
 
 def _text(entry: Entry | None, read: Callable[[bytes], bytes]) -> list[str] | None:
@@ -122,16 +118,15 @@ def changes(repository: TaskRepository, tree: Path, folder: Path) -> dict[str, A
         tree: what it left.
         folder: an empty folder for the objects.
     """
-    contents = {
-        entry.oid: data for entry, (_, _, data) in zip(repository.entries().values(), repository.members, strict=True)
-    }
+    before = repository.entries()
+    contents = {entry.oid: data for entry, (_, _, data) in zip(before.values(), repository.members, strict=True)}
     with contextlib.closing(SnapshotStore.create_or_open(tree, folder / "objects.git")) as store:
         scan = store.scan()
 
         def read(oid: bytes) -> bytes:
             return contents[oid] if oid in contents else scan.read(oid)
 
-        return diffstat(repository.entries(), dict(scan.entries), read)
+        return diffstat(before, dict(scan.entries), read)
 
 
 # --- the gate ---------------------------------------------------------------------------------------------------------

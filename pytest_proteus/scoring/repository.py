@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -65,26 +65,21 @@ class TaskRepository:
     @property
     def members(self) -> Sequence[Member]:
         """What an agent gets, sorted by path."""
-        return [member for member in _read(self.path, self.commit) if not is_rules(member[0])]
+        return _read(self.path, self.commit)[0]
 
     @property
     def neutralised(self) -> list[str]:
         """The files that it does not get."""
-        return [path for path, _, _ in _read(self.path, self.commit) if is_rules(path)]
+        return list(_read(self.path, self.commit)[1])
 
     def export(self, folder: Path) -> None:
         """Write what an agent gets below an existing folder."""
         for path, mode, data in self.members:
             put(folder, path, mode, data)
 
-    def entries(self) -> dict[bytes, Entry]:
-        """Path → entry of what an agent gets, as a snapshot has it."""
-        return {
-            os.fsencode(path): Entry(
-                mode if mode == LINK else EXECUTABLE if mode == 0o755 else FILE, object_id(b"blob", data), len(data)
-            )
-            for path, mode, data in self.members
-        }
+    def entries(self) -> Mapping[bytes, Entry]:
+        """Path → entry of what an agent gets, as a snapshot has it, in the order of ``members``."""
+        return _entries(self.path, self.commit)
 
 
 def open_repository(path: Path, ref: str) -> TaskRepository:
@@ -101,8 +96,21 @@ def open_repository(path: Path, ref: str) -> TaskRepository:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(path: Path, commit: str) -> tuple[Member, ...]:
-    return tuple(read_ref(path, commit, ["."], links=True))
+def _read(path: Path, commit: str) -> tuple[tuple[Member, ...], tuple[str, ...]]:
+    """What an agent gets of a commit, and the paths of what it does not; asked for at every episode."""
+    members = read_ref(path, commit, ["."], links=True)
+    rules = {path for path, _, _ in members if is_rules(path)}
+    return tuple(member for member in members if member[0] not in rules), tuple(sorted(rules))
+
+
+@functools.lru_cache(maxsize=2)
+def _entries(path: Path, commit: str) -> Mapping[bytes, Entry]:
+    return {
+        os.fsencode(path): Entry(
+            mode if mode == LINK else EXECUTABLE if mode == 0o755 else FILE, object_id(b"blob", data), len(data)
+        )
+        for path, mode, data in _read(path, commit)[0]
+    }
 
 
 def put(folder: Path, path: str, mode: int, data: bytes) -> None:
