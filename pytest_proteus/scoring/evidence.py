@@ -22,6 +22,7 @@ from typing import Any
 
 from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.evaluators import read_confined
 from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext
 from pytest_proteus.core.snapshot import SnapshotStore
 from pytest_proteus.core.snapshot.names import shown
@@ -429,8 +430,6 @@ def _needed(program: str) -> list[str]:
 
 def _report(path: Path) -> str:
     """What the runner wrote; empty for anything but a plain file of bearable size."""
-    from pytest_proteus.core.evaluators import read_confined
-
     data, problem = read_confined(path.parent, path.name)
     return "" if problem or len(data) > runners.LIMIT else data.decode("utf-8", "replace")
 

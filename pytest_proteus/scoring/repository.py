@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.snapshot.objects import EXECUTABLE, FILE, Entry, object_id
 from pytest_proteus.core.snapshot.source import LINK, read_ref, resolve_ref
+from pytest_proteus.core.trees import own_folder, remove
 
 #: A member of a tree: path, ``0o644``, ``0o755`` or ``LINK``, bytes of the file or target of the link.
 Member = tuple[str, int, bytes]
@@ -118,8 +119,6 @@ def put(folder: Path, path: str, mode: int, data: bytes) -> None:
 
     No process of a subject may be alive.
     """
-    from pytest_proteus.core.trees import own_folder, remove
-
     parts = PurePosixPath(path).parts
     parent = folder
     for part in parts[:-1]:
