@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.gate import Comparison, compare
@@ -20,13 +20,6 @@ from pytest_proteus.measure.summary import outside_bounds, told_outside
 from pytest_proteus.measure.unavailable import Unavailable
 
 __all__ = ["Contrast", "contrast", "read_margin", "sequence", "sequenced"]
-
-
-class SeededRun(MeasuredRun, Protocol):
-    """A run that can have a pair."""
-
-    @property
-    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -69,8 +62,8 @@ def read_margin(margin: float | str, where: str, *, zero: bool = False) -> tuple
 
 
 def contrast(
-    candidate: Sequence[SeededRun],
-    baseline: Sequence[SeededRun],
+    candidate: Sequence[MeasuredRun],
+    baseline: Sequence[MeasuredRun],
     metric: Metric,
     *,
     arm: str,
@@ -137,7 +130,7 @@ def _outside(values: Sequence[_Values], metric: Metric, *labels: str) -> str:
 
 
 def _values(
-    sides: Sequence[Sequence[SeededRun]], metric: Metric, episode: int
+    sides: Sequence[Sequence[MeasuredRun]], metric: Metric, episode: int
 ) -> tuple[list[_Values], dict[str, None]]:
     """Seed → value of each side, and the reasons why values are missing."""
     values: list[_Values] = []
@@ -153,8 +146,8 @@ def _values(
 
 
 def sequence(
-    candidate: Sequence[SeededRun],
-    baseline: Sequence[SeededRun],
+    candidate: Sequence[MeasuredRun],
+    baseline: Sequence[MeasuredRun],
     metric: Metric,
     *,
     episode: int,

@@ -33,31 +33,14 @@ from pytest_proteus.measure.unavailable import Result, Unavailable
 _ALONG, _BOUNDING = 999, 1999
 
 
-class FinishedRun(Protocol):
-    """What is needed of a run."""
+class FinishedRun(MeasuredRun, Protocol):
+    """What is needed of a run whose artifacts are read, too."""
 
-    @property
-    def harness(self) -> str: ...
-    @property
-    def arm(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def task(self) -> str | None: ...
-    @property
-    def run_id(self) -> str: ...
     @property
     def root(self) -> Path: ...
     @property
-    def state(self) -> str: ...
-    @property
-    def episodes(self) -> int: ...
-    @property
-    def episodes_complete(self) -> int: ...
-    @property
     def records(self) -> list[dict[str, Any]]: ...
     def trace(self, episode: int) -> Sequence[ActionEvent]: ...
-    def scores(self, name: str) -> list[float | None]: ...
 
 
 def stream_of(run: FinishedRun) -> list[str]:
@@ -215,7 +198,7 @@ def number_estimate(runs: Sequence[MeasuredRun], metric: Metric, episode: int | 
     return _estimated(observations, metric.direction, metric.name, metric.bounds, _clusters(runs))
 
 
-def _clusters(runs: Sequence[MeasuredRun] | Sequence[FinishedRun]) -> list[int] | None:
+def _clusters(runs: Sequence[MeasuredRun]) -> list[int] | None:
     """The seed of each run where several runs share one; None where each run has its own."""
     seeds = [run.seed for run in runs]
     return seeds if len(set(seeds)) < len(seeds) else None
@@ -414,7 +397,7 @@ def _why(run: FinishedRun, episode: int, otherwise: str) -> str:
     return otherwise
 
 
-def _observation(run: FinishedRun | MeasuredRun, value: float | None, reason: str) -> Observation:
+def _observation(run: MeasuredRun, value: float | None, reason: str) -> Observation:
     return Observation(value, run.harness, run.arm, run.seed, run.run_id, reason, run.task)
 
 
