@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_proteus.core.errors import GRADED, ConfigurationError
-from pytest_proteus.measure.student import quantile
 from pytest_proteus.measure.summary import (
     Estimate,
     Interval,
     Observation,
     Summary,
     estimate,
+    fieller_terms,
     number,
     summarise,
     t_interval,
@@ -306,23 +306,16 @@ def ratio_estimate(
     above, below = math.fsum(a for a, _ in known) / n, math.fsum(b for _, b in known) / n
     if below <= 0:
         return Unavailable("not_positive", f"the mean of what is divided by ({unit}) is {below:g}", n)
-    return RatioEstimate(above / below, _fieller(known, above, below, level), n, missing, unit)
+    return RatioEstimate(above / below, _fieller(known, level), n, missing, unit)
 
 
-def _fieller(pairs: Sequence[tuple[float, float]], above: float, below: float, level: float) -> Interval | Unavailable:
+def _fieller(pairs: Sequence[tuple[float, float]], level: float) -> Interval | Unavailable:
     n = len(pairs)
     if n < 2:
         return Unavailable("n_below_minimum", "a single run has no spread", n)
-    v_aa, v_bb, v_ab = (
-        math.fsum((p[i] - m[i]) * (p[j] - m[j]) for p in pairs) / (n - 1) / n
-        for i, j in ((0, 0), (1, 1), (0, 1))
-        for m in [(above, below)]
-    )
-    if v_aa <= 1e-30 * above * above and v_bb <= 1e-30 * below * below:
+    if all(pair == pairs[0] for pair in pairs):
         return Unavailable("identical_values", n=n)
-    t2 = quantile(0.5 + level / 2, n - 1) ** 2
-    # below² r² - 2 above below r + above² <= t² (v_aa - 2 r v_ab + r² v_bb), solved for r
-    a, b, c = below**2 - t2 * v_bb, above * below - t2 * v_ab, above**2 - t2 * v_aa
+    a, b, c = fieller_terms([top for top, _ in pairs], [bottom for _, bottom in pairs], level)
     root = b * b - a * c
     if a > 0:
         far = math.sqrt(max(root, 0.0))

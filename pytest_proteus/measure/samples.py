@@ -16,6 +16,7 @@ from pytest_proteus.measure.claims import LARGEST, Claim, Question
 from pytest_proteus.measure.summary import (
     Interval,
     betting_interval,
+    fieller_terms,
     number,
     outside_bounds,
     student_interval,
@@ -360,14 +361,8 @@ def _p_of_t(mean: float, stderr: float, freedom: float) -> float:
 
 
 def _fieller(tops: Sequence[float], bottoms: Sequence[float], level: float) -> Interval | Unavailable:
-    """The ratios r for which Student's t does not refute that ``tops - r * bottoms`` has mean zero (Fieller 1954)."""
-    n = len(tops)
-    top, bottom = statistics.fmean(tops), statistics.fmean(bottoms)
-    q = student.quantile(0.5 + level / 2, n - 1) ** 2 / n
-    both = math.fsum((t - top) * (b - bottom) for t, b in zip(tops, bottoms, strict=True)) / (n - 1)
-    square = bottom * bottom - q * statistics.variance(bottoms)
-    middle = top * bottom - q * both
-    root = middle * middle - square * (top * top - q * statistics.variance(tops))
-    if square <= 0 or root < 0:
-        return Unavailable("no_ratio_interval", "the baseline's mean is not told from zero", n)
-    return Interval("t", level, (middle - math.sqrt(root)) / square, (middle + math.sqrt(root)) / square)
+    a, b, c = fieller_terms(tops, bottoms, level)
+    root = b * b - a * c
+    if a <= 0 or root < 0:
+        return Unavailable("no_ratio_interval", "the baseline's mean is not told from zero", len(tops))
+    return Interval("t", level, (b - math.sqrt(root)) / a, (b + math.sqrt(root)) / a)

@@ -238,6 +238,25 @@ def student_interval(mean: float, stderr: float, freedom: float, level: float, m
     return Interval(method, level, mean - half, mean + half)
 
 
+def fieller_terms(tops: Sequence[float], bottoms: Sequence[float], level: float) -> tuple[float, float, float]:
+    """The ratios r for which Student's t does not refute that ``tops - r * bottoms`` has mean zero (Fieller 1954) are
+    those with a r² - 2 b r + c <= 0: a, b and c. Where a is not positive the mean of ``bottoms`` is not told from zero.
+
+    Args:
+        tops, bottoms: two values or more each, pair by pair.
+        level: coverage of those ratios.
+    """
+    n = len(tops)
+    top, bottom = math.fsum(tops) / n, math.fsum(bottoms) / n
+    above, below = [value - top for value in tops], [value - bottom for value in bottoms]
+    q = student.quantile(0.5 + level / 2, n - 1) ** 2 / (n - 1) / n
+
+    def told(first: Sequence[float], second: Sequence[float]) -> float:
+        return q * math.fsum(x * y for x, y in zip(first, second, strict=True))
+
+    return bottom**2 - told(below, below), top * bottom - told(above, below), top**2 - told(above, above)
+
+
 def betting_interval(values: Sequence[float], bounds: Bounds, level: float = 0.95) -> Interval:
     """Interval for the mean of values that lie within ``bounds``, whatever their distribution and however few.
 
