@@ -220,14 +220,14 @@ class Store:
     def runs(self, **wanted: str) -> list[dict[str, Any]]:
         """Every run with its outcome, by ``run_id``, ``task_hash``, ``task_class``, ``sweep``, ``variant`` or
         ``state``."""
-        return self._rows("run JOIN outcome USING (out, run_id)", wanted)
+        known = ("run_id", "task_hash", "task_class", "sweep", "variant", "state")
+        return self._rows("run JOIN outcome USING (out, run_id)", known, wanted)
 
     def scores(self, **wanted: str) -> list[dict[str, Any]]:
         """Every score, by ``run_id``, ``evaluator``, ``kind`` or ``state``."""
-        return self._rows("score", wanted)
+        return self._rows("score", ("run_id", "evaluator", "kind", "state"), wanted)
 
-    def _rows(self, table: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-        known = ("run_id", "task_hash", "task_class", "sweep", "variant", "state", "evaluator", "kind")
+    def _rows(self, table: str, known: Sequence[str], wanted: Mapping[str, str]) -> list[dict[str, Any]]:
         for name in wanted:
             if name not in known:
                 raise ConfigurationError(f"the store is not asked by {name!r}; write one of {', '.join(known)}")

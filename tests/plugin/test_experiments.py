@@ -95,4 +95,8 @@ def test_a_store_that_is_none_says_how_to_make_one(tmp_path):
     assert Store(tmp_path).runs() == []
     with pytest.raises(ConfigurationError, match="is not asked by 'luck'"):
         Store(tmp_path).runs(luck="1")
+    with pytest.raises(ConfigurationError, match="is not asked by 'evaluator'; write one of run_id, task_hash"):
+        Store(tmp_path).runs(evaluator="judge")
+    with pytest.raises(ConfigurationError, match="is not asked by 'sweep'; write one of run_id, evaluator"):
+        Store(tmp_path).scores(sweep="one")
     assert [path.name for path in Path(tmp_path).iterdir()] == [STORE]
