@@ -2,3 +2,8 @@
 
 Compares no variants; that is ``measure.ranking``. Knows nothing of pytest.
 """
+
+from __future__ import annotations
+
+#: Name of the evaluator that the test command of a task becomes.
+TESTS = "tests"

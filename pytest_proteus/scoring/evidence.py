@@ -30,11 +30,11 @@ from pytest_proteus.core.snapshot.objects import LINK, Entry
 from pytest_proteus.core.trees import remove
 from pytest_proteus.sandbox import Outcome, Sandbox, let_in, open_folders
 from pytest_proteus.sandbox.none import SupervisorLost
-from pytest_proteus.scoring import runners
+from pytest_proteus.scoring import TESTS, runners
 from pytest_proteus.scoring.repository import Member, TaskRepository, put
 
-#: Name and kind of the evaluator that a test command becomes.
-TESTS, GATE = "tests", "gate"
+#: Kind of the evaluator that a test command becomes.
+GATE = "gate"
 #: Seconds that a test command may take.
 TIMEOUT = 600.0
 #: Files and lines of a diffstat that are listed; the sums are of all.

@@ -18,6 +18,7 @@ from typing import Any
 from pytest_proteus.core.errors import ConfigurationError, ProteusError
 from pytest_proteus.core.records import plain
 from pytest_proteus.measure.ranking import Attempt, attempt, kinds_of, last_results, task_hash, told_of
+from pytest_proteus.scoring import TESTS
 from pytest_proteus.sweep.finished import FinishedSweep, open_sweep
 
 #: Name of the store in the folder of sweeps.
@@ -100,7 +101,7 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
     """The runs of one sweep as rows; how many there were."""
     kinds = kinds_of(sweep.manifest.get("evaluators"))
     goal = str(sweep.manifest.get("goal") or "")
-    of_task = (sweep.manifest.get("task") or {}).get("task_class")
+    task = sweep.manifest.get("task") or {}
     out = str(sweep.out)
     runs, scores, outcomes = [], [], []
     for run in sweep.runs:
@@ -112,7 +113,7 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
             task_hash(goal, run.task),
             goal,
             run.task,
-            of_task,
+            task.get("task_class"),
             one.variant,
             labels,
             json.dumps(plain(run.seed)),
@@ -122,7 +123,8 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
         runs.append((*where, sweep.name, *described))
         for name, result in results.items():
             scores.append((*where, name, run.evaluators.get(name, ""), kinds.get(name, ""), *_score(result)))
-        outcomes.append((*where, one.gate, one.score_state, *_outcome(results, kinds)))
+        told = results.get(TESTS) if task.get("test_command") else None
+        outcomes.append((*where, one.gate, one.score_state, *_outcome(told)))
     for table, rows in (("run", runs), ("score", scores), ("outcome", outcomes)):
         if rows:  # texts that are no Unicode are escaped, as in reports
             marks = ", ".join("?" * len(rows[0]))
@@ -149,9 +151,9 @@ def _score(result: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _outcome(results: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> tuple[Any, ...]:
-    """What the test command said; nothing of gates of other kinds."""
-    data = next((results[name].get("data") or {} for name in results if kinds.get(name) == "gate"), {})
+def _outcome(result: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """What the test command of a task said; None without one. Other gates have data of any form, which is not read."""
+    data = (result or {}).get("data") or {}
     counts, stat = data.get("counts") or {}, data.get("diffstat") or {}
     return (
         data.get("reason"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_proteus.core.snapshot import Reader
+from pytest_proteus.sweep.experiments import Store, index
 from pytest_proteus.sweep.finished import open_sweep
 
 HARNESS = """
@@ -103,6 +104,31 @@ def test_each_cell_starts_from_an_export_and_the_repository_is_watched(swept):
     (result,) = right.records[-1]["results"]
     assert result["data"]["diffstat"]["files"] == [{"path": "calc.py", "status": "M", "added": 1, "deleted": 1}]
     assert swept.sweep["evaluators"]["tests"]["kind"] == "gate"
+
+
+OTHER_GATE = """
+from pytest_proteus import EvalResult
+
+
+def stays(trace, ctx):
+    return EvalResult("", 1.0, passed=True, data={"counts": 3, "reason": ["none"]})
+
+
+pytestmark = [pytestmark, pytest.mark.evaluator(stays, name="stays", kind="gate", timeout=None)]
+"""
+
+
+def test_the_store_has_what_the_test_command_said_whatever_other_gates_say(swept):
+    swept.write(
+        SUITE.replace("import pytest\n", "import pytest\nfrom pytest_proteus import EvalResult\n", 1) + OTHER_GATE
+    )
+    swept.run("--proteus-sandbox=none", "test_it.py").assert_outcomes(passed=1)
+    base = swept.folder / ".proteus"
+    assert index(base).problems == []
+    (right,) = Store(base).runs(variant="right/neutral")
+    assert (right["reason"], right["exit_status"]) == ("1 tests passed", 0)
+    assert (right["tests_passed"], right["tests_failed"]) == (1, 0)
+    assert (right["files_changed"], right["lines_added"], right["lines_deleted"]) == (1, 1, 1)
 
 
 def test_what_cannot_be_a_task_is_one_sentence(swept):
