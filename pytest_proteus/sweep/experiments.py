@@ -122,7 +122,8 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
         )
         runs.append((*where, sweep.name, *described))
         for name, result in results.items():
-            scores.append((*where, name, run.evaluators.get(name, ""), kinds.get(name, ""), *_score(result)))
+            kind = kinds.get(name, "")
+            scores.append((*where, name, run.evaluators.get(name, ""), kind, *_score(result, kind)))
         told = results.get(TESTS) if task.get("test_command") else None
         outcomes.append((*where, one.gate, one.score_state, *_outcome(told)))
     for table, rows in (("run", runs), ("score", scores), ("outcome", outcomes)):
@@ -132,9 +133,9 @@ def _add(connection: sqlite3.Connection, sweep: FinishedSweep) -> int:
     return len(runs)
 
 
-def _score(result: Mapping[str, Any]) -> tuple[Any, ...]:
+def _score(result: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
     data = dict(result.get("data") or {})
-    override = dict(data.pop("override", None) or {})
+    override = dict(data.pop("override", None) or {}) if kind == "judge" else {}  # of others it is a word like any
     judged = None if result.get("error") else result.get("score")
     state = str(data.get("state") or ("error" if result.get("error") else "scored"))
     effective = override.get("score", judged)

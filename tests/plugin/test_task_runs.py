@@ -111,7 +111,7 @@ from pytest_proteus import EvalResult
 
 
 def stays(trace, ctx):
-    return EvalResult("", 1.0, passed=True, data={"counts": 3, "reason": ["none"]})
+    return EvalResult("", 1.0, passed=True, data={"counts": 3, "reason": ["none"], "override": "no"})
 
 
 pytestmark = [pytestmark, pytest.mark.evaluator(stays, name="stays", kind="gate", timeout=None)]
@@ -125,6 +125,7 @@ def test_the_store_has_what_the_test_command_said_whatever_other_gates_say(swept
     swept.run("--proteus-sandbox=none", "test_it.py").assert_outcomes(passed=1)
     base = swept.folder / ".proteus"
     assert index(base).problems == []
+    assert {row["override"] for row in Store(base).scores(evaluator="stays")} == {None}
     (right,) = Store(base).runs(variant="right/neutral")
     assert (right["reason"], right["exit_status"]) == ("1 tests passed", 0)
     assert (right["tests_passed"], right["tests_failed"]) == (1, 0)
