@@ -6,6 +6,7 @@ Goal text and evaluators are independent: an empty text is a measured no-goal co
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -208,6 +209,12 @@ def _read_only(tables: Mapping[str, Mapping[str, str]] | None) -> Mapping[str, M
     if tables is None:
         return None
     return MappingProxyType({name: MappingProxyType(table) for name, table in tables.items()})
+
+
+def task_hash(goal: str, task: str | None = None) -> str:
+    """SHA-256 of the goal, with the task's label behind a NUL where there is one: what compared runs have in common."""
+    text = goal if task is None else f"{goal}\0{task}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)

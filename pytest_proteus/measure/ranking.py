@@ -10,7 +10,6 @@ stands above another, and variants whose intervals overlap share a rank.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_proteus.core.errors import GRADED, ConfigurationError
+from pytest_proteus.core.goal import task_hash
 from pytest_proteus.measure.summary import (
     Estimate,
     Interval,
@@ -72,12 +72,6 @@ _SPENT = (*GRADED, "errored", "lost")
 METRICS = ("total_tokens", "cost_usd", "wallclock", "score", "goal_aligned_ratio")
 #: Those that an attempt takes, whatever becomes of it.
 _COSTS = METRICS[:3]
-
-
-def task_hash(goal: str, task: str | None = None) -> str:
-    """SHA-256 of the goal, with the task's label behind a NUL where there is one: what compared runs have in common."""
-    text = goal if task is None else f"{goal}\0{task}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)

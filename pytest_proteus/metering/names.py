@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -51,11 +50,6 @@ def experiment_run(task: str) -> str:
     """The experiment's run that a task belongs to; empty for a task of none."""
     head, separator, _ = task.partition("--")
     return head if separator else ""
-
-
-def task_hash(goal: str) -> str:
-    """What is common to all that have this goal, word for word: its SHA-256, in hexadecimal digits."""
-    return hashlib.sha256(goal.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _plain(text: str) -> str:

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.goal import task_hash
 from pytest_proteus.core.records import write_json_atomic
-from pytest_proteus.metering.names import task_hash
 from pytest_proteus.metering.store import NAME, Store
 from pytest_proteus.metering.totals import RunUsage, usage_of
 

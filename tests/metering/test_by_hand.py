@@ -14,8 +14,9 @@ from model_calls import SERVED, ask, served
 
 from pytest_proteus.cli import main
 from pytest_proteus.core.errors import ConfigurationError
+from pytest_proteus.core.goal import task_hash
 from pytest_proteus.metering import slots
-from pytest_proteus.metering.names import experiment_run, of_cell, task_hash, task_id
+from pytest_proteus.metering.names import experiment_run, of_cell, task_id
 from pytest_proteus.metering.roles import canonical, read, role_of
 from pytest_proteus.metering.serve import agent_of, serve
 from pytest_proteus.metering.timeline import timeline
