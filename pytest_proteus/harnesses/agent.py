@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 from pytest_proteus.core.adapter import ActionEvent, EpisodeResult, EpisodeSpec, Surface
 from pytest_proteus.core.budget import checkpoint_prompt
 from pytest_proteus.core.continuity import Handoff
 from pytest_proteus.core.disposition import Disposition
+from pytest_proteus.core.endpoints import is_loopback
 from pytest_proteus.core.errors import ConfigurationError, PhaseTimeout
 from pytest_proteus.core.trees import read_regular, remove
 from pytest_proteus.harnesses.install import FoundAgent, find_agent
@@ -290,7 +290,7 @@ class AgentHarness:
         if not url:
             return ""
         key = next(iter(self._key(model).values()), "")
-        return round_trip(wire, _versioned(wire, url), name, key, direct=is_loopback(url))
+        return round_trip(wire, _versioned(wire, url), name, key)
 
     def unconfigured(self, model: str) -> str:
         """What nobody has configured for runs with ``model``, in one sentence; empty when nothing is missing, and where
@@ -951,12 +951,6 @@ def _network(url: str) -> dict[str, str]:
     if url and is_loopback(url):
         return {}
     return {name: os.environ[name] for name in _NETWORK if name in os.environ}
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _keyed_wire(wires: Sequence[str], model: str) -> str:

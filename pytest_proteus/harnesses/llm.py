@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.adapter import EpisodeSpec
+from pytest_proteus.core.endpoints import opener
 from pytest_proteus.core.trees import read_regular
 from pytest_proteus.harnesses.agent import (
     KEYS,
@@ -27,7 +28,6 @@ from pytest_proteus.harnesses.agent import (
     AgentHarness,
     Launch,
     first_files,
-    is_loopback,
     own_folders,
     usual_surfaces,
 )
@@ -47,7 +47,6 @@ from pytest_proteus.harnesses.session import (
 )
 from pytest_proteus.harnesses.traces import bounded_text, open_folder
 from pytest_proteus.sandbox import Outcome
-from pytest_proteus.sandbox.relay import trusted
 
 SURFACES = usual_surfaces("AGENTS.md", "skills", "write", "edit")
 
@@ -390,7 +389,7 @@ def _post(
     request = urllib.request.Request(base + wire.path, json.dumps(body).encode(), headers, method="POST")
     try:
         seconds = max(min(_SILENCE_SECONDS, deadline - time.monotonic()), 0.1)
-        with _opener(launch.url).open(request, timeout=seconds) as response:
+        with opener(launch.url).open(request, timeout=seconds) as response:
             data = bytearray()
             while piece := response.read1(1 << 16):
                 data += piece
@@ -409,9 +408,3 @@ def _post(
     if not isinstance(found, dict):
         raise _EndpointError(0, "the answer of the model's endpoint is no JSON object")
     return found
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """What opens the endpoint; a proxy that the environment names leads nowhere on this machine."""
-    proxies = urllib.request.ProxyHandler({} if is_loopback(url) else None)
-    return urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=trusted()))

@@ -11,6 +11,7 @@ from http.client import HTTPException
 from typing import Any
 
 from pytest_proteus.core.continuity import redacted
+from pytest_proteus.core.endpoints import opener
 
 #: Seconds that one try may take, seconds before the second and the third one, and tokens of an answer.
 SECONDS, BACKOFF, TOKENS = 30.0, (0.5, 2.0), 16
@@ -48,7 +49,7 @@ _REQUESTS: Mapping[str, Callable[[str, str, str], tuple[str, dict[str, str], dic
 }
 
 
-def round_trip(wire: str, url: str, model: str, key: str, *, direct: bool) -> str:
+def round_trip(wire: str, url: str, model: str, key: str) -> str:
     """Ask a model for a word.
 
     Args:
@@ -56,7 +57,6 @@ def round_trip(wire: str, url: str, model: str, key: str, *, direct: bool) -> st
         url: base URL with its version.
         model: its name, as the endpoint knows it.
         key: goes into the header that the wire has for it.
-        direct: whether proxies of the environment are passed by, as for an endpoint on this machine.
 
     Returns:
         Why it does not answer, in one sentence; empty when it does. A refused connection, silence, 429 and 5xx are
@@ -64,11 +64,10 @@ def round_trip(wire: str, url: str, model: str, key: str, *, direct: bool) -> st
     """
     address, headers, body = _REQUESTS[wire](url, model, key)
     data, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if direct else []))
     reason = ""
     for wait in (*BACKOFF, None):
         try:
-            with opener.open(urllib.request.Request(address, data, headers), timeout=SECONDS) as answer:
+            with opener(url).open(urllib.request.Request(address, data, headers), timeout=SECONDS) as answer:
                 answer.read(1 << 16)
             return ""
         except urllib.error.HTTPError as error:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
 import posixpath
 import secrets
 import ssl
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pytest_proteus.core.endpoints import trusted
 from pytest_proteus.core.errors import ConfigurationError, ProteusError
 from pytest_proteus.metering.anatomy import anatomy
 from pytest_proteus.metering.budget import SPENT, WAIT, Budget, cost_of, most
@@ -143,7 +143,6 @@ class Tap:
         self._error: BaseException | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tap", daemon=True)
-        self._contexts: dict[str, ssl.SSLContext] = {}
         self._unheard: set[Any] = set()  # connections whose first request has not come
 
     # ------------------------------------------------------------------------------------------- for other threads
@@ -302,15 +301,7 @@ class Tap:
 
     def context(self, url: str) -> ssl.SSLContext | bool:
         """What certificates of an upstream are held against."""
-        if urlsplit(url).scheme != "https":
-            return True
-        more = os.environ.get("NODE_EXTRA_CA_CERTS", "")  # what the agents themselves would trust besides
-        if more not in self._contexts:
-            trusted = ssl.create_default_context()
-            if more:
-                trusted.load_verify_locations(more)
-            self._contexts[more] = trusted
-        return self._contexts[more]
+        return trusted() if urlsplit(url).scheme == "https" else True
 
 
 class _Refused(Exception):

@@ -7,19 +7,18 @@ are over a limit. What a call costs is not known here.
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.client
 import http.server
 import json
-import os
 import posixpath
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from pytest_proteus.core.endpoints import trusted
 
 #: Seconds of silence, from either side, after which a request is given up.
 SILENCE_SECONDS = 600.0
@@ -296,17 +295,3 @@ def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPCon
     if scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
     return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=trusted())
-
-
-def trusted() -> ssl.SSLContext:
-    """Whom to believe: whom this machine does, and whom the agents themselves would besides."""
-    return _trusted(os.environ.get("NODE_EXTRA_CA_CERTS", ""))
-
-
-@functools.lru_cache(maxsize=1)
-def _trusted(more: str) -> ssl.SSLContext:
-    """Whom to believe; reading all certificates takes some 20 ms, which not every call need pay."""
-    context = ssl.create_default_context()
-    if more:
-        context.load_verify_locations(more)
-    return context

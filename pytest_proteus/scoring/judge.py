@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_proteus.core.adapter import ActionEvent
+from pytest_proteus.core.endpoints import opener
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.core.goal import EvalResult, EvaluatorSpec, GoalContext, Visibility
 from pytest_proteus.core.ledger import read_json
@@ -366,7 +367,7 @@ def _posted(url: str, headers: Mapping[str, str], body: Mapping[str, Any], timeo
     request = urllib.request.Request(url, data, {**headers, "content-type": "application/json"})
     until = time.monotonic() + timeout
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
+        with opener(url).open(request, timeout=timeout) as answer:
             read = bytearray()
             while block := answer.read1(1 << 16):
                 read += block

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
+import shutil
+import ssl
+import subprocess
+import threading
+
 import pytest
 
 from pytest_proteus.harnesses import round_trip
@@ -60,3 +66,35 @@ def test_a_proxy_of_the_environment_is_not_in_the_way_of_this_machine(monkeypatc
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with ModelServer([say("Well.")]) as server:
         assert CodexHarness(server.endpoint).silent("some-model") == ""
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate")
+def test_a_model_behind_a_certificate_that_agents_are_told_to_trust_answers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    secret = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secret.load_cert_chain("cert", "key")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.socket = secret.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        told = []
+        for trusted in ("", "cert", "no such file"):
+            monkeypatch.setenv("NODE_EXTRA_CA_CERTS", trusted)
+            told.append(PiHarness({"anthropic": f"https://localhost:{server.server_port}"}).silent("some-model"))
+        server.shutdown()
+    assert "certificate" in told[0]
+    assert told[1] == ""
+    assert "No such file" in told[2]

@@ -172,6 +172,14 @@ def test_a_reply_that_takes_too_long_and_an_endpoint_that_is_not_there_are_pendi
     assert (found.data["state"], found.data["usage"]["requests"]) == ("pending", 3)
 
 
+def test_a_proxy_of_the_environment_is_not_in_the_way_of_a_judge_on_this_machine(judged, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    found, _ = judged(say(reply()))
+    assert found.data["state"] == "scored"
+
+
 def test_an_attempt_of_no_consequence_is_not_scored_but_a_task_is(judged, tmp_path):
     found, requests = judged(say(reply()), trace=TRACE[:1])
     assert (found.error, found.data["state"], requests) == (True, 'not_scored:"trivial"', [])
