@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 ADAPTERS = """
 import os
@@ -148,13 +148,6 @@ def slow(folder: Path, preexec=None, **streams) -> tuple[subprocess.Popen, int]:
     note = folder / "pid"
     assert until(lambda: note.exists() and note.read_text().endswith(";"), 30)
     return process, int(note.read_text()[:-1])
-
-
-def until(condition, seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 def state(pid: int) -> str:

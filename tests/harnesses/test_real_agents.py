@@ -12,14 +12,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from pytest_proteus.core.adapter import PHASES, EpisodeResult, EpisodeSpec
 from pytest_proteus.core.errors import PhaseTimeout
@@ -333,13 +332,6 @@ def of_agents(folder: Path, token: str) -> list[int]:
     return found
 
 
-def soon(condition, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < deadline:
-        threading.Event().wait(0.1)
-    return held
-
-
 @thorough
 @pytest.mark.parametrize("rung", ["bwrap", "none"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -357,9 +349,9 @@ def test_a_killed_session_leaves_no_process_of_the_agent(name, number, rung, roo
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "TMPDIR": str(root)}}
         running = subprocess.Popen([sys.executable, "-m", "pytest", *words, "test_it.py"], cwd=tmp_path, **quiet)
         try:
-            assert soon(lambda: any(token in " ".join(cmdline(pid)) for pid in of_agents(root, token)), 120)
+            assert until(lambda: any(token in " ".join(cmdline(pid)) for pid in of_agents(root, token)), 120)
             running.send_signal(number)
-            assert soon(lambda: not of_agents(root, token), 20), of_agents(root, token)
+            assert until(lambda: not of_agents(root, token), 20), of_agents(root, token)
         finally:
             running.kill()
             running.wait(30)

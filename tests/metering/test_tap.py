@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from model_calls import SERVED, TOLD, WIRES, ask, request, send, served
+from waiting import until
 
 from pytest_proteus.core.errors import RecordError
 from pytest_proteus.metering import spans
@@ -53,13 +54,6 @@ def rows(out: Path) -> list[sqlite3.Row]:
     found = connection.execute("SELECT * FROM token_usage ORDER BY began").fetchall()
     connection.close()
     return found
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -273,7 +267,7 @@ def killed(out: Path, server, delay: float) -> tuple[int, int]:
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
             pool.submit(client)
-        until(lambda: len(whole) >= 1)
+        assert until(lambda: len(whole) >= 1)
         time.sleep(delay)
         os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
@@ -304,7 +298,7 @@ def test_a_429_holds_every_call_to_that_upstream_back_whoever_makes_it(tmp_path)
     with served(error=429, times=1, retry_after=1) as server:
         first, second = opened(tmp_path, server.url, "r1"), opened(tmp_path, server.url, "r2")
         assert ask(first.url, "anthropic")[0] == 429
-        until(lambda: sqlite3.connect(tmp_path / NAME).execute("SELECT count(*) FROM pace").fetchone()[0])
+        assert until(lambda: sqlite3.connect(tmp_path / NAME).execute("SELECT count(*) FROM pace").fetchone()[0])
         began = time.time()
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda number: ask((first, second)[number % 2].url, "anthropic")[0], range(8)))

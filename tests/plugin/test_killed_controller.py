@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from waiting import until
 
 SUITE = """
 import os, pathlib
@@ -49,13 +50,6 @@ def living(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def until(condition, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 def test_workers_and_agents_die_with_the_controller_and_the_same_command_goes_on(tmp_path):

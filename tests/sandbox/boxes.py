@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pytest_proteus.sandbox import BwrapSandbox, Limits, Outcome, choose
@@ -42,6 +43,11 @@ def libc(name, *arguments):
 def show(value):
     print(json.dumps(value), flush=True)
 """
+
+
+def marked(token: str) -> list[psutil.Process]:
+    """The processes with that word on their command line; what has ended has none."""
+    return [process for process in psutil.process_iter(["cmdline"]) if token in (process.info["cmdline"] or [])]
 
 
 def subject(code: str, *arguments: object, cwd: Path, limits: Limits | None = None, **more: Any) -> Outcome:

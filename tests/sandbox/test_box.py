@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 
 import psutil
 import pytest
-from boxes import ENVIRONMENT, needs_bwrap, stand_in
+from boxes import ENVIRONMENT, marked, needs_bwrap, stand_in
+from waiting import until
 
 from pytest_proteus.core.errors import ApparatusError, ConfigurationError
 from pytest_proteus.harnesses.pi import PiHarness
@@ -25,23 +25,6 @@ pytestmark = needs_bwrap
 def shell(code: str, *arguments: str, cwd: Path, **more) -> Outcome:
     more.setdefault("env", ENVIRONMENT)
     return BwrapSandbox().launch(["bash", "-c", code, "shell", *arguments], cwd=cwd, **more)
-
-
-def marked(token: str) -> list[psutil.Process]:
-    """Living processes, in whatever namespace, whose command line holds a token."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if token in words and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
-
-
-def wait_for(condition, seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (held := bool(condition())) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
-    return held
 
 
 def runs(token: str) -> bool:
@@ -189,20 +172,20 @@ def launch():
 def test_a_box_is_dead_when_the_launching_process_is_killed(harness, number):
     token = uuid.uuid4().hex
     process = subprocess.Popen([sys.executable, "-c", LAUNCH + "launch()", token, harness], stderr=subprocess.DEVNULL)
-    assert wait_for(lambda: runs(token))
+    assert until(lambda: runs(token), 30)
     process.send_signal(number)
     process.wait(20)
-    assert wait_for(lambda: not marked(token), 20)
+    assert until(lambda: not marked(token), 20)
 
 
 def test_a_box_is_dead_when_its_supervisor_is_killed(harness):
     token = uuid.uuid4().hex
     process = subprocess.Popen([sys.executable, "-c", LAUNCH + "launch()", token, harness], stderr=subprocess.DEVNULL)
     try:
-        assert wait_for(lambda: runs(token))
+        assert until(lambda: runs(token), 30)
         (supervisor,) = psutil.Process(process.pid).children()
         supervisor.kill()
-        assert wait_for(lambda: not marked(token), 20)
+        assert until(lambda: not marked(token), 20)
     finally:
         process.kill()
         process.wait(20)

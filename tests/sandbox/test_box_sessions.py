@@ -6,14 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from pathlib import Path
 
 import psutil
 import pytest
-from boxes import needs_bwrap
+from boxes import marked, needs_bwrap
+from waiting import until
 
 pytestmark = needs_bwrap
 
@@ -44,21 +43,6 @@ def test_run(run):
 """
 
 
-def living(token: str) -> list[int]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if token in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
-
-
-def wait_for(condition, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (held := bool(condition())) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    return held
-
-
 @pytest.mark.parametrize(
     ("number", "workers"), [(signal.SIGKILL, "0"), (signal.SIGKILL, "2"), (signal.SIGTERM, "2"), (signal.SIGINT, "0")]
 )
@@ -69,9 +53,9 @@ def test_a_killed_session_leaves_no_process_and_is_continued(tmp_path: Path, num
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     session = subprocess.Popen([*command, workers, "test_it.py"], cwd=tmp_path, start_new_session=True, **quiet)
     try:
-        assert wait_for(lambda: living(token), 120)
+        assert until(lambda: marked(token), 120)
         session.send_signal(number)
-        assert wait_for(lambda: not living(token), 20)
+        assert until(lambda: not marked(token), 20)
     finally:
         session.kill()
         session.wait(20)
@@ -100,10 +84,10 @@ def test_a_killed_worker_leaves_no_process_of_its_agent(tmp_path: Path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     session = subprocess.Popen([*command, "test_it.py"], cwd=tmp_path, **quiet)
     try:
-        assert wait_for(lambda: living(token), 120)
+        assert until(lambda: marked(token), 120)
         (worker,) = psutil.Process(session.pid).children()
         worker.kill()
-        assert wait_for(lambda: not living(token), 20)
+        assert until(lambda: not marked(token), 20)
         assert session.wait(60) == 1
     finally:
         session.kill()

@@ -11,14 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from pathlib import Path
 
 import psutil
 import pytest
+from boxes import marked
 from test_choice_of_rung import session
+from waiting import until
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sandbox import BwrapSandbox, ContainerSandbox, Limits, Outcome, choose
@@ -47,21 +47,10 @@ def shell(code: str, *arguments: str, cwd: Path, limits: Limits | None = None, *
     return box.launch(["bash", "-c", code, "shell", *arguments], cwd=cwd, **more)
 
 
-def marked(token: str) -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if token in (p.info["cmdline"] or [])]
-
-
 def containers() -> str:
     """The commands of all containers."""
     command = ["podman", "ps", "--all", "--no-trunc", "--format", "{{.Command}}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def wait_for(condition, seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (held := bool(condition())) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    return held
 
 
 # --- what is said where there is no engine ----------------------------------------------------------------------------
@@ -222,14 +211,14 @@ def test_a_killed_launcher_or_client_leaves_no_container(harness, whom):
     quiet = {"stderr": subprocess.DEVNULL}
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, token, harness, IMAGE], **quiet)
     try:
-        assert wait_for(lambda: len(marked(token)) > 3)  # launcher, client, gate and the command's own
+        assert until(lambda: len(marked(token)) > 3)  # launcher, client, gate and the command's own
         if whom == "client":
             below = psutil.Process(launcher.pid).children(recursive=True)
             next(one for one in below if one.name() == "podman").kill()
         else:
             launcher.send_signal(signal.SIGKILL)
-        assert wait_for(lambda: not marked(token), 20)
-        assert wait_for(lambda: token not in containers(), 20)
+        assert until(lambda: not marked(token), 20)
+        assert until(lambda: token not in containers(), 20)
     finally:
         launcher.kill()
         launcher.wait(20)

@@ -10,9 +10,8 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
-from boxes import ENVIRONMENT, PRELUDE, PYTHON, needs_bwrap, needs_python, shown, subject
+from boxes import ENVIRONMENT, PRELUDE, PYTHON, marked, needs_bwrap, needs_python, shown, subject
 
 from pytest_proteus.core.adapter import EpisodeResult
 from pytest_proteus.core.config import RunConfig
@@ -44,10 +43,6 @@ def unchanged(world):
     before = outside(world)
     yield
     assert outside(world) == before
-
-
-def living(token: str) -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if token in (p.info["cmdline"] or [])]
 
 
 def test_what_it_must_not_see_is_not_there(world, harness):
@@ -195,7 +190,7 @@ if os.fork() == 0:
 def test_what_hides_is_dead_when_the_phase_ends(harness, end):
     token = uuid.uuid4().hex
     outcome = subject(HIDES + end, token, cwd=harness, timeout=3.0, grace=0.2)
-    assert not living(token)
+    assert not marked(token)
     assert outcome.timed_out == (end == "time.sleep(600)")
 
 
@@ -203,7 +198,7 @@ def test_a_chain_of_forks_is_dead_too(harness):
     token = uuid.uuid4().hex
     code = "while True:\n    if os.fork():\n        os._exit(0)"
     subject(f"if os.fork() == 0:\n    os.setsid()\n    exec({code!r})\ntime.sleep(0.3)", token, cwd=harness)
-    assert not living(token)
+    assert not marked(token)
 
 
 def test_a_fork_bomb_stays_within_its_number_of_processes(harness):
@@ -222,7 +217,7 @@ except OSError as error:
     count, error = shown(subject(code, token, cwd=harness, limits=roomy))
     assert error == "EAGAIN"
     assert count < SMALL.processes
-    assert not living(token)
+    assert not marked(token)
 
 
 def test_memory_is_bounded_over_all_processes(harness):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sandbox import LocalSandbox, none
@@ -51,19 +52,8 @@ def alive(pid: int) -> bool:
 
 def wait_for_file(path: Path) -> int:
     """The number in a file that another process is about to write."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if path.is_file() and path.read_text():
-            return int(path.read_text())
-        threading.Event().wait(0.01)
-    raise AssertionError(f"{path} never came")
-
-
-def wait_until_dead(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while alive(pid) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
-    return not alive(pid)
+    assert until(lambda: path.is_file() and path.read_text(), 30), f"{path} never came"
+    return int(path.read_text())
 
 
 def test_output_and_exit_status_come_back():
@@ -198,7 +188,7 @@ def test_what_a_killed_supervisor_leaves_in_the_commands_session_is_killed(tmp_p
     )
     with pytest.raises(SupervisorLost):
         python(code, tmp_path)
-    assert all(wait_until_dead(int(path.name)) for path in tmp_path.iterdir())
+    assert all(until(lambda pid=int(path.name): not alive(pid), 20) for path in tmp_path.iterdir())
 
 
 def test_stopping_the_supervisor_ends_the_phase_at_its_time_limit(tmp_path):
@@ -239,7 +229,7 @@ def test_everything_is_dead_when_the_launching_process_is_killed(tmp_path, numbe
     pid = wait_for_file(tmp_path / "pid")
     process.send_signal(number)
     process.wait(20)
-    assert wait_until_dead(pid)
+    assert until(lambda: not alive(pid), 20)
 
 
 def test_an_interrupt_in_the_launching_thread_leaves_nothing_behind(tmp_path, monkeypatch):
