@@ -173,46 +173,65 @@ class BwrapSandbox:
 
         Raises:
             ConfigurationError: there is no bubblewrap, or no such command in the box, or something that the box is to
-                hold would show what it must not, or cannot be reached by the user that it runs as.
+                hold would show what it must not, or cannot be reached by the user that it runs as. Of a container,
+                there is no engine or no image.
             ApparatusError: the box could not be built, or something could not be killed.
         """
-        binary, user = find_bwrap(), sandbox_user()
-        folders = [real(path) for path in writable or (cwd,)]
-        shown = given(readable)
+        user = sandbox_user()
+        folders, shown = [real(path) for path in writable or (cwd,)], given(readable)
         self._check_given(folders, shown, user)
-        _check_command(str(argv[0]), env.get("PATH", ""), [*shown, *folders])
-        if user is not None:
-            for folder in folders:
-                own(Path(folder), *user)
         with contextlib.ExitStack() as stack:
-            files = stack.enter_context(_Files())
             door = stack.enter_context(Door(endpoint)) if endpoint else None
-            policy = self._policy(files, folders, shown, env, real(cwd))
-            arguments = files.add(b"".join(os.fsencode(word) + b"\0" for word in policy))
+            box = self._box(user, folders, door)
+            how, descriptors = self._start(stack, box, [str(word) for word in argv], env, real(cwd), folders, shown)
+            if user is not None:
+                for folder in folders:
+                    own(Path(folder), *user)
             order = {
                 "name": str(argv[0]),
-                "argv": [binary, "--args", str(arguments), "--json-status-fd", "STATUS", "--", *_GATE, *map(str, argv)],
-                "env": {},
                 "cwd": "/",
                 "timeout": timeout,
                 "stop_signal": int(stop_signal),
                 "grace": grace,
-                "box": self._box(user, folders, door),
+                **how,
             }
-            descriptors = [*files.descriptors, *([door.theirs.fileno()] if door else [])]
             if door:
                 door.begin()
             try:
                 outcome = supervise(
                     order,
-                    stdin="\n" + stdin,
+                    stdin="\n" + stdin,  # for the gate
                     stdout_limit=stdout_limit,
                     stderr_limit=stderr_limit,
-                    descriptors=descriptors,
+                    descriptors=[*descriptors, *([door.theirs.fileno()] if door else [])],
                 )
             except BoxError as error:
-                raise ApparatusError(explain(str(error))) from error
+                raise ApparatusError(self._why(str(error))) from error
         return replace(outcome, left_over=None, calls=door.calls if door else 0, refused=door.refused if door else 0)
+
+    def _start(
+        self,
+        stack: contextlib.ExitStack,
+        box: Mapping[str, object],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        writable: Sequence[str],
+        readable: Sequence[str],
+    ) -> tuple[dict[str, object], Sequence[int]]:
+        """What of the supervisor's order depends on the rung: ``argv``, ``env`` and ``box``; and what it inherits for
+        that. All that is to go when the command has ended is put on the stack."""
+        binary = find_bwrap()
+        _check_command(argv[0], env.get("PATH", ""), [*readable, *writable])
+        files = stack.enter_context(_Files())
+        policy = self._policy(files, writable, readable, env, cwd)
+        arguments = files.add(b"".join(os.fsencode(word) + b"\0" for word in policy))
+        command = [binary, "--args", str(arguments), "--json-status-fd", "STATUS", "--", *_GATE, *argv]
+        return {"argv": command, "env": {}, "box": box}, files.descriptors
+
+    def _why(self, said: str) -> str:
+        """Why a box could not be built, from what was said on standard error."""
+        return explain(said)
 
     def _box(self, user: tuple[int, int] | None, folders: Sequence[str], door: Door | None) -> dict[str, object]:
         limits = self._limits

@@ -13,18 +13,16 @@ import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from pytest_proteus.core.errors import ApparatusError, ConfigurationError
+from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sandbox import seccomp
-from pytest_proteus.sandbox.bwrap import BwrapSandbox, Door, Limits, accounts, given, own, real, sandbox_user
-from pytest_proteus.sandbox.none import BoxError, Outcome, SupervisorLost, supervise
+from pytest_proteus.sandbox.bwrap import BwrapSandbox, Limits, accounts, sandbox_user
+from pytest_proteus.sandbox.none import SupervisorLost
 
 #: What starts the command when a line comes, and stays to bury orphans.
 _GATE = ("/bin/sh", "-c", 'read -r _ && "$@"; exit $?', "sh")
@@ -34,7 +32,7 @@ _ENGINE_SECONDS = 60.0
 
 
 class ContainerSandbox(BwrapSandbox):
-    """A rung whose boxes are containers; ``launch`` is as that of ``BwrapSandbox``.
+    """A rung whose boxes are containers; ``launch`` is that of ``BwrapSandbox``, without the look for the command.
 
     Args:
         engine: ``podman`` or ``docker``.
@@ -63,74 +61,43 @@ class ContainerSandbox(BwrapSandbox):
             "processes": "enforced" if found.pids or found.rootless else "absent",
         }
 
-    def launch(
+    def _start(
         self,
+        stack: contextlib.ExitStack,
+        box: Mapping[str, object],
         argv: Sequence[str],
-        *,
         env: Mapping[str, str],
-        cwd: str | Path,
-        stdin: str = "",
-        timeout: float = 1800.0,
-        stop_signal: int = signal.SIGTERM,
-        grace: float = 3.0,
-        stdout_limit: int = 1 << 20,
-        stderr_limit: int = 1 << 20,
-        writable: Sequence[str | Path] = (),
-        readable: Sequence[str | Path] = (),
-        endpoint: str = "",
-    ) -> Outcome:
-        """As ``BwrapSandbox.launch``, in a container.
-
-        Raises:
-            ConfigurationError: there is no engine or no image, or something may not be given to a container.
-            ApparatusError: the container could not be started, or something could not be killed.
-        """
-        engine, user = self._engine(), sandbox_user()
-        folders, shown = [real(path) for path in writable or (cwd,)], given(readable)
-        self._check_given(folders, shown, user)
-        if user is not None:
-            for folder in folders:
-                own(Path(folder), *user)
+        cwd: str,
+        writable: Sequence[str],
+        readable: Sequence[str],
+    ) -> tuple[dict[str, object], Sequence[int]]:
+        engine, user, surroundings = self._engine(), sandbox_user(), _surroundings()
         name = f"ws-{uuid.uuid4().hex}"
         remove = [self.name, "rm", "--force", *(["--time", "0"] if self.name == "podman" else []), name]
-        surroundings = _surroundings()
-        with contextlib.ExitStack() as stack:
-            profile, files = stack.enter_context(_files(env.get("HOME", "/"), user))
-            door = stack.enter_context(Door(endpoint)) if endpoint else None
-            options = self._options(engine, name, user, folders, [*shown, *files], real(cwd))
-            options += ["--security-opt", f"seccomp={profile}", *_environment(env, surroundings)]
-            order = {
-                "name": str(argv[0]),
-                "argv": [self.name, "run", *options, self.image, *_GATE, *map(str, argv)],
-                "env": surroundings | {word: str(env[word]) for word in env if word not in surroundings},
-                "cwd": "/",
-                "timeout": timeout,
-                "stop_signal": int(stop_signal),
-                "grace": grace,
-                "box": {
-                    **self._box(None, folders, door),
-                    "env": surroundings,
-                    "remove": remove,
-                    "inspect": [self.name, "inspect", "--format", "{{.State.Pid}}", name],
-                },
-            }
-            if door:
-                door.begin()
-            try:
-                outcome = supervise(
-                    order,
-                    stdin="\n" + stdin,
-                    stdout_limit=stdout_limit,
-                    stderr_limit=stderr_limit,
-                    descriptors=[door.theirs.fileno()] if door else [],
-                )
-            except BoxError as error:
-                raise ApparatusError(f"sandbox {self.name} cannot start a container: {_short(str(error))}") from error
-            except SupervisorLost:
+        profile, files = stack.enter_context(_files(env.get("HOME", "/"), user))
+        options = self._options(engine, name, user, writable, [*readable, *files], cwd)
+        options += ["--security-opt", f"seccomp={profile}", *_environment(env, surroundings)]
+
+        def remove_what_is_left(_: object, error: BaseException | None, __: object) -> None:
+            if isinstance(error, SupervisorLost):
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     subprocess.run(remove, capture_output=True, check=False, timeout=_ENGINE_SECONDS, env=surroundings)
-                raise
-        return replace(outcome, left_over=None, calls=door.calls if door else 0, refused=door.refused if door else 0)
+
+        stack.push(remove_what_is_left)
+        return {
+            "argv": [self.name, "run", *options, self.image, *_GATE, *argv],
+            "env": surroundings | {word: str(env[word]) for word in env if word not in surroundings},
+            "box": {
+                **box,
+                "user": None,  # the engine makes the command another user
+                "env": surroundings,
+                "remove": remove,
+                "inspect": [self.name, "inspect", "--format", "{{.State.Pid}}", name],
+            },
+        }, []
+
+    def _why(self, said: str) -> str:
+        return f"sandbox {self.name} cannot start a container: {_short(said)}"
 
     def _options(
         self,
