@@ -6,6 +6,7 @@ agent's own log into ``ActionEvent``s. Nothing here runs anything.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -134,7 +135,7 @@ class EpisodeSpec:
         """The tree the agent may edit."""
         return Path(self.root) / "harness"
 
-    @property
+    @functools.cached_property
     def budget(self) -> TurnBudget:
         """The turns of this episode."""
         return budget_of(self)
