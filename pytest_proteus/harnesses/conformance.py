@@ -25,6 +25,7 @@ from pytest_proteus.core.adapter import (
     Surface,
 )
 from pytest_proteus.core.disposition import NEUTRAL, review
+from pytest_proteus.core.trees import listing
 from pytest_proteus.harnesses.registry import lacking
 
 #: Characters of one event's parameters, as JSON, and of its text, above which they count as not bounded.
@@ -355,9 +356,9 @@ class _Watched:
 
     def run_episode(self, spec: EpisodeSpec) -> EpisodeResult:
         active = spec.active_root
-        before = _listing(active) if active else []
+        before = listing(active) if active else {}
         self._result = self._adapter.run_episode(spec)
-        if active and _listing(active) != before:
+        if active and listing(active) != before:
             self.edited = "run_episode() changed spec.active_root: run from there, and edit spec.harness_root"
         return self._result
 
@@ -376,12 +377,6 @@ class _Watched:
         if isinstance(notes, Mapping) and notes:
             return ""
         return "continuity_mode is 'framework': open a Handoff(spec), finish() it after each phase, return its phases"
-
-
-def _listing(folder: Path) -> list[tuple[str, bytes]]:
-    """Path and content of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return [(str(path.relative_to(folder)), path.read_bytes()) for path in files]
 
 
 def _wrong(event: Any, surfaces: set[str], turn: int) -> str:
