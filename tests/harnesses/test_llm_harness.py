@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 import time
 from pathlib import Path
 
@@ -27,12 +25,9 @@ SKILL = "---\nname: greet\ndescription: How to greet.\n---\nSay hello.\n"
 
 
 @pytest.fixture
-def root():
-    folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
-    folder.chmod(0o755)
-    (folder / "harness").mkdir()
-    yield folder
-    shutil.rmtree(folder)
+def root(root):
+    (root / "harness").mkdir()
+    return root
 
 
 def episode(root: Path, server: ModelServer, *phases: str, wire: str = "anthropic", rung: str = "none", **more):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import psutil
@@ -27,12 +25,9 @@ EDITS = [
 
 
 @pytest.fixture
-def root():
-    """A live root whose path, unlike pytest's own, spells nothing."""
-    folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
-    (folder / "harness").mkdir()
-    yield folder
-    shutil.rmtree(folder)
+def root(root):
+    (root / "harness").mkdir()
+    return root
 
 
 def episode(root: Path, server: ModelServer, *phases: str, wire: str = "anthropic", timeout: float = 120.0, **more):

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,15 +108,6 @@ def session(name: str, root: Path, mark: str = "it"):
 
 def prompts(*phases: str, mark: str = "it") -> dict[str, str]:
     return {phase: f"Now {phase} {mark}." for phase in phases or PHASES}
-
-
-@pytest.fixture
-def root():
-    """A live root whose path, unlike pytest's own, spells nothing."""
-    folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
-    folder.chmod(0o755)  # the user that boxes of root run as gets through
-    yield folder
-    shutil.rmtree(folder)
 
 
 def run(adapter: AgentHarness, root: Path, *phases: str, timeout: float = TIME, mark: str = "it") -> EpisodeResult:

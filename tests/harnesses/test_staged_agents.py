@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,15 +21,6 @@ from pytest_proteus.sandbox import BwrapSandbox
 from pytest_proteus.testing import ModelServer, say, shell
 
 
-@pytest.fixture
-def folder():
-    """A folder whose path, unlike pytest's own, spells nothing, and that the user of boxes can reach."""
-    made = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
 def adapter(name: str, server: ModelServer, **attributes: object) -> AgentHarness:
     """An agent with other attributes, in a box."""
     plain = resolve(name, endpoint=server.endpoint)
@@ -43,18 +32,18 @@ def adapter(name: str, server: ModelServer, **attributes: object) -> AgentHarnes
     return made
 
 
-def config(folder: Path, harness: AgentHarness, episodes: int, *phases: str) -> RunConfig:
+def config(root: Path, harness: AgentHarness, episodes: int, *phases: str) -> RunConfig:
     return RunConfig(
         name="staged",
         adapter=harness,
         disposition=NEUTRAL,
         goal=GoalConfig.of("Keep your page short."),
-        root=folder / "run",
+        root=root / "run",
         model=MODELS.get(harness.name, "some-model"),
         episodes=episodes,
         phases=phases,
         phase_timeout=240.0,
-        live_root=folder / "live",
+        live_root=root / "live",
     )
 
 
@@ -66,7 +55,7 @@ in_a_box = pytest.mark.skipif(bool(NO_BOX), reason=NO_BOX or "-")
 
 @in_a_box
 @every
-def test_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from_what_works(name, folder):
+def test_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from_what_works(name, root):
     page = instructions(name)
     steps = [
         f"echo mine >> {page} || echo denied; : > ../harness/{page}; echo one > ../harness/notes/one.md",
@@ -82,7 +71,7 @@ def test_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from
 
     with ModelServer(answer) as server:
         harness = adapter(name, server, staged_activation=True)
-        result = run(config(folder, harness, 3, "act"))
+        result = run(config(root, harness, 3, "act"))
     assert result.state == "complete", result.error
     assert [record["accepted"] for record in result.eval_history] == [False, True, True]
     assert result.eval_history[0]["error"].startswith(f"{page} is no page of text")
@@ -92,13 +81,13 @@ def test_an_agent_breaks_its_candidate_is_told_and_repairs_it_while_it_runs_from
     assert f"{page} is no page of text" in asked[1]
     assert "denied" in str([request.body for request in server.requests]), "what it runs from cannot be written"
     assert "# Short page" in str(server.requests[-1].body), "the third one runs from the repaired page"
-    tree = folder / "run" / "harness"
+    tree = root / "run" / "harness"
     assert ((tree / page).read_text(), (tree / "notes" / "one.md").read_text()) == ("# Short page\n", "one\n")
 
 
 @in_a_box
 @every
-def test_an_agent_begins_every_phase_anew_with_the_note_that_the_one_before_left(name, folder):
+def test_an_agent_begins_every_phase_anew_with_the_note_that_the_one_before_left(name, root):
     asked: list[str] = []
 
     def answer(talk):
@@ -110,17 +99,17 @@ def test_an_agent_begins_every_phase_anew_with_the_note_that_the_one_before_left
 
     with ModelServer(answer) as server:
         harness = adapter(name, server, continuity_mode="framework")
-        result = run(config(folder, harness, 2, "observe", "act"))
+        result = run(config(root, harness, 2, "observe", "act"))
     assert result.state == "complete", result.error
     assert len(asked) == 4, "no phase goes on with the session of another"
     bodies = str([request.body for request in server.requests])
     assert all(f"left-by-{number}" in bodies for number in (1, 2, 3))
-    kept = [json.loads(line) for line in (folder / ".proteus-records/run/handoffs.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (root / ".proteus-records/run/handoffs.jsonl").read_text().splitlines()]
     notes = [note["text"] for line in kept for note in line["phases"].values()]
     assert notes == [f"left-by-{number}\n" for number in (1, 2, 3, 4)]
-    trace = read_trace(folder / "run", 2)
+    trace = read_trace(root / "run", 2)
     assert [event.phase for event in trace if event.tool][:: 2 if name == MINI else 1] == ["observe", "act"]
-    assert not list((folder / "run" / "harness").rglob("note.md"))
+    assert not list((root / "run" / "harness").rglob("note.md"))
 
 
 class StagedCodex(CodexHarness):
