@@ -148,8 +148,8 @@ def test_a_command_has_no_key_and_nothing_that_it_starts_lives_on(root, monkeypa
 
 
 def test_a_wrong_call_is_told_to_the_model_and_the_work_goes_on(root):
-    wrong = [use("fly", to="moon"), use("write", path="notes/a.md", content=5), edit("AGENTS.md", "no such text", "x")]
-    with ModelServer([*wrong[1:], say("Done.")]) as server:
+    wrong = [use("write", path="notes/a.md", content=5), edit("AGENTS.md", "no such text", "x")]
+    with ModelServer([*wrong, say("Done.")]) as server:
         assert episode(root, server).ok
     told = str(server.requests[-1].body)
     assert "write needs the text 'content'" in told
@@ -165,6 +165,11 @@ def tools(root: Path, active: Path | None = None) -> Tools:
 
     tree = root / "harness"
     return Tools(active or tree, [tree], [active] if active else [], launch, time.monotonic() + 60)
+
+
+def test_a_tool_that_is_none_is_told(root):
+    said, failed = tools(root).use("fly", {"to": "moon"})
+    assert (failed, said) == (True, "there is no tool 'fly', only write, edit, read, shell")
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "notes/../../outside", ".", "link/file", "link"])
