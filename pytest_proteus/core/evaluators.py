@@ -216,7 +216,7 @@ def _units_before(ctx: GoalContext, surfaces: Sequence[Surface]) -> Units:
 def parse_evaluator(
     text: str,
     surfaces: Sequence[Surface],
-    further: Mapping[str, Callable[[str, Visibility], EvaluatorSpec]] | None = None,
+    further: Mapping[str, Form] | None = None,
 ) -> EvaluatorSpec:
     """The evaluator that ``text`` declares.
 

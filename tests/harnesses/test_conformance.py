@@ -266,9 +266,7 @@ def test_a_scaffolded_adapter_keeps_the_contract_unchanged(tmp_path, monkeypatch
     path, spec = scaffold_adapter(name, tmp_path)
     assert (path.name, spec) == ("my_agent_harness.py", "my_agent_harness:MyAgentHarness")
     if name == "MyAgent":
-        command = [sys.executable, "-m", "pytest_proteus.cli", "check", "--harness", spec, "--episode", "--json"]
-        code = "import sys; from pytest_proteus.cli import main; sys.exit(main(sys.argv[1:]))"
-        done = subprocess.run([sys.executable, "-c", code, *command[3:]], cwd=tmp_path, capture_output=True, text=True)
+        done = command(tmp_path, "--harness", spec, "--episode", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert all(line["ok"] for line in json.loads(done.stdout))
     assert "TemplateHarness" not in path.read_text()
