@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ def edit_revert_count(trace: Sequence[ActionEvent]) -> int | None:
     if not trace:
         return None
     found = 0
-    edits: list[tuple[str, str, str]] = []
+    edits: Counter[tuple[str, str, str]] = Counter()
     written: dict[str, list[str]] = {}
     for event in _calls(trace):
         path, content = _first(event.params, _PATHS), _first(event.params, _CONTENT)
@@ -100,11 +101,11 @@ def edit_revert_count(trace: Sequence[ActionEvent]) -> int | None:
         if path is None:
             continue
         if old is not None and new is not None:
-            if (path, new, old) in edits:
-                edits.remove((path, new, old))
+            if edits[path, new, old]:
+                edits[path, new, old] -= 1
                 found += 1
             else:
-                edits.append((path, old, new))
+                edits[path, old, new] += 1
         elif content is not None and (event.tool or "").casefold() not in _READS:
             earlier = written.setdefault(path, [])
             if content in earlier[:-1] and content != earlier[-1]:
@@ -121,16 +122,17 @@ def redundant_read_count(trace: Sequence[ActionEvent]) -> int | None:
     if not trace:
         return None
     found = 0
-    known: dict[str, str] = {}
+    known: dict[str, set[str]] = {}  # path → reads of it
     for event in _calls(trace):
         tool, path = (event.tool or "").casefold(), _first(event.params, _PATHS)
         if tool in _SHELLS:
             known.clear()
         elif tool in _READS and path is not None:
-            found += known.get(_signature(event)) is not None
-            known[_signature(event)] = path
+            reads, signature = known.setdefault(path, set()), _signature(event)
+            found += signature in reads
+            reads.add(signature)
         elif path is not None:
-            known = {signature: read for signature, read in known.items() if read != path}
+            known.pop(path, None)
     return found
 
 
@@ -139,7 +141,8 @@ def abandoned_tool_count(trace: Sequence[ActionEvent]) -> int | None:
     if not trace:
         return None
     tools = [event.tool for event in _calls(trace)]
-    return sum(tools.count(tool) == 1 and len(tools) - 1 - at >= _AFTER for at, tool in enumerate(tools))
+    often = Counter(tools)
+    return sum(often[tool] == 1 and len(tools) - 1 - at >= _AFTER for at, tool in enumerate(tools))
 
 
 def wallclock_per_step(trace: Sequence[ActionEvent]) -> float | None:
