@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from filelock import FileLock
 
 from pytest_proteus.core.errors import ConfigurationError, RecordError
 from pytest_proteus.core.ledger import read_cell, read_json, read_manifest
 from pytest_proteus.core.records import append_jsonl, as_path, read_jsonl, write_json_atomic
 from pytest_proteus.sweep.condition import differing_keys
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 POLICIES = ("resume", "fresh", "refuse", "overwrite")
 
@@ -101,8 +100,6 @@ class SessionFolder:
 
     def lock(self) -> FileLock:
         """The lock under which folders are allocated, one for all sessions of ``base``."""
-        from filelock import FileLock
-
         return FileLock(self.base / ".lock")
 
     def stop(self) -> None:

@@ -11,14 +11,13 @@ import itertools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.sweep.arms import Arm, as_arm
 from pytest_proteus.sweep.declare import AXES, nearest
-
-if TYPE_CHECKING:
-    import pytest
 
 #: Module of the fixture functions that the plugin supplies, to know them from a user's.
 SUPPLIER = "pytest_proteus.plugin"
@@ -74,8 +73,6 @@ def supply(collector: pytest.Collector, axis: str, values: Sequence[Any]) -> Non
     def fixture(request: pytest.FixtureRequest) -> Any:
         return request.param
 
-    import pytest
-
     pytest.register_fixture(
         name=axis,
         func=fixture,
@@ -107,8 +104,6 @@ def params_of(definition: Any) -> list[Any] | None:
 
 def _unwrapped(param: Any) -> Any:
     """What ``pytest.param`` wraps; anything else as it is."""
-    import pytest
-
     return param.values[0] if isinstance(param, type(pytest.param(None))) else param
 
 
@@ -325,6 +320,4 @@ def narrow(definition: Any, axis: str, wanted: Sequence[str], option: str) -> No
 
 def iter_functions(items: Sequence[pytest.Item]) -> Iterator[pytest.Function]:
     """The collected test functions."""
-    import pytest
-
     return (item for item in items if isinstance(item, pytest.Function))
