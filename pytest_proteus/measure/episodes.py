@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure.divergence import Floats
-from pytest_proteus.measure.relabel import on_grid, sums_of_many, welch
+from pytest_proteus.measure.relabel import arm_sums, on_grid, welch
 from pytest_proteus.measure.stream import Stream, distances, relabeling, same_length_distances
 from pytest_proteus.measure.unavailable import Result, Unavailable
 
@@ -163,12 +163,12 @@ def separation_by_episode(
     found = [_episode(every, at, level, seed) for at in range(max(map(len, every)))]
     usable = [one for one in found if one.why is None]
     wholes = [one.whole for one in usable if one.whole is not None]
-    for one, (inside, _) in zip(usable, sums_of_many(wholes, codes[None, :], len(arms)), strict=True):
+    for one, (inside, _) in zip(usable, arm_sums(wholes, codes[None, :], len(arms)), strict=True):
         one.weighed = bool((inside > 0).all())
 
     def apart(labels: NDArray[np.int16]) -> Floats:
         """How far apart the arms are: episodes × labelings."""
-        sums = sums_of_many(wholes, labels, len(arms))
+        sums = arm_sums(wholes, labels, len(arms))
         return np.array([_apart(one, *found, sizes) for one, found in zip(usable, sums, strict=True)])
 
     blocks = [apart(codes[None, :])]

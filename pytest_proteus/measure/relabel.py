@@ -147,60 +147,17 @@ def on_grid(distances: Floats) -> Floats:
     return out
 
 
-class ArmSums:
-    """Sums of distances over pairs of runs, for many labelings; its work space is used over and over.
-
-    Args:
-        whole: n × n symmetric distances on the grid.
-        arms: how many arms there are.
-    """
-
-    def __init__(self, whole: Floats, arms: int) -> None:
-        self._arms = arms
-        self._pairs = {pair: row for row, pair in enumerate(itertools.combinations(range(arms), 2))}
-        self._everything = whole.sum() / 2
-        # one more row: what it gives are the distances of an arm's runs to all runs
-        self._whole = np.vstack([whole, whole.sum(axis=0)])
-        self._codes = np.arange(arms - 1, dtype=np.int16)[:, None, None]
-        self._space: list[Floats] = []
-
-    def __call__(self, labels: Codes) -> tuple[Floats, Floats]:
-        """Sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings).
-
-        Args:
-            labels: labelings × n codes of arms.
-
-        Returns:
-            The sums; pairs are in the order of ``itertools.combinations``.
-        """
-        (size, n), last, pairs = labels.shape, self._arms - 1, self._pairs
-        if not self._space or self._space[1].shape[1] != size:
-            self._space = [np.empty((last, n, size)), np.empty((n + 1, size)), np.empty((last, size))]
-        marks, reach, to_all = self._space
-        inside, between = np.empty((self._arms, size)), np.empty((len(pairs), size))
-        np.equal(np.ascontiguousarray(labels.T), self._codes, out=marks)
-        for g in range(last):
-            np.matmul(self._whole, marks[g], out=reach)
-            sums = np.einsum("hij,ij->hj", marks[: g + 1], reach[:n])
-            to_all[g] = reach[n]
-            for h in range(g):
-                between[pairs[h, g]] = sums[h]
-            inside[g] = sums[g] / 2
-        # what involves the last arm is what is left of each arm's distances to all, and of all distances
-        for g in range(last):
-            others = [between[pairs[min(g, h), max(g, h)]] for h in range(last) if h != g]
-            between[pairs[g, last]] = to_all[g] - 2 * inside[g] - sum(others)
-        inside[last] = self._everything - inside[:last].sum(axis=0) - between.sum(axis=0)
-        return inside, between
-
-
-def sums_of_many(wholes: Sequence[Floats], labels: Codes, arms: int) -> Iterator[tuple[Floats, Floats]]:
-    """``ArmSums`` of many matrices of the same runs, by one product for as many of them as fit into its work space.
+def arm_sums(wholes: Sequence[Floats], labels: Codes, arms: int) -> Iterator[tuple[Floats, Floats]]:
+    """Sums of distances over pairs of runs, for many labelings and as many matrices of the same runs as there are.
 
     Args:
         wholes: n × n symmetric distances on the grid, one for each result.
         labels: labelings × n codes of arms.
         arms: how many arms there are.
+
+    Returns:
+        For each matrix the sums within each arm (arms × labelings), and between each pair of arms (pairs × labelings),
+        pairs in the order of ``itertools.combinations``.
     """
     size, n = labels.shape
     marks = (np.ascontiguousarray(labels.T) == np.arange(arms, dtype=np.int16)[:, None, None]).astype(np.float64)

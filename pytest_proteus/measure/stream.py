@@ -22,7 +22,7 @@ from pytest_proteus.core.adapter import ActionEvent
 from pytest_proteus.core.errors import ConfigurationError
 from pytest_proteus.measure import divergence
 from pytest_proteus.measure.divergence import COMPRESSOR, LEVELS, Draws, Floats
-from pytest_proteus.measure.relabel import ArmSums, Design, on_grid, welch
+from pytest_proteus.measure.relabel import Design, arm_sums, on_grid, welch
 from pytest_proteus.measure.unavailable import Finding, Result, Unavailable
 
 if TYPE_CHECKING:
@@ -800,15 +800,15 @@ def _compared(
     alpha: float,
 ) -> BetweenWithin:
     arms, codes = len(sizes), runs.codes
-    sums_of = ArmSums(on_grid(runs.matrix), arms)
-    inside, outside = sums_of(codes[None, :])
+    whole = [on_grid(runs.matrix)]
+    inside, outside = next(arm_sums(whole, codes[None, :], arms))
     robust = min(sizes) > 1 and bool((inside > 0).all())
     # each distance is off by up to half a unit of the grid: sums that tie but for that tie
     actual = float(inside.sum()) + sum(size * (size - 1) // 2 for size in sizes)
     far = float(welch(inside, outside, sizes)[0]) if robust else 0.0
     hits = far_hits = count = 0
     for labels in design.batches(codes, seed_of, permutations, seed):
-        own, others = sums_of(labels)
+        own, others = next(arm_sums(whole, labels, arms))
         hits += int((own.sum(axis=0) <= actual).sum())
         if robust:
             far_hits += int((welch(own, others, sizes) >= far - 1e-9 * abs(far)).sum())
