@@ -155,7 +155,7 @@ def gate_entry(verdict: Verdict) -> dict[str, Any]:
         "value": verdict.value,
         "threshold": {"op": verdict.op, "bound": verdict.bound} if verdict.op else None,
         "interval": verdict.interval,
-        "alpha": None if verdict.interval is None or verdict.interval["level"] == 1 else _alpha(verdict.interval),
+        "alpha": _alpha(verdict.interval["level"]) if verdict.interval and verdict.interval["level"] < 1 else None,
         "n": verdict.n,
         "n_missing": verdict.n_missing,
         "mde": verdict.mde,
@@ -166,9 +166,9 @@ def gate_entry(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _alpha(interval: Mapping[str, Any]) -> float:
-    """The level of the one-sided test that each end of an interval is."""
-    return round((1 - float(interval["level"])) / 2, 12)
+def _alpha(level: float) -> float:
+    """The level of the one-sided test that each end of an interval of this level is."""
+    return round((1 - level) / 2, 12)
 
 
 def is_contrast(value: Any) -> bool:
@@ -222,8 +222,7 @@ def _shown(interval: Any, counts: Mapping[str, Any]) -> str:
     """An estimate's interval in words, and how small an effect, or how many runs, it takes to tell."""
     told = f"{interval.method} interval {interval.low:.6g} to {interval.high:.6g}, n = {counts['n']}"
     if counts.get("mde") is not None:
-        alpha = round((1 - interval.level) / 2, 12)
-        told += f", alpha {alpha:g}, smallest effect told at power 0.8: {counts['mde']:.4g}"
+        told += f", alpha {_alpha(interval.level):g}, smallest effect told at power 0.8: {counts['mde']:.4g}"
     return told + (f", n needed: {counts['n_needed']}" if counts.get("n_needed") is not None else "")
 
 
@@ -348,7 +347,8 @@ class Gates:
         else:
             verdict = _sequenced(label, value, threshold, sequence, blocking)
             told = {**told, "alpha": sequence.alpha, "assumption": sequence.assumption}
-        if verdict.verdict == "fail" and verdict.interval and (told.get("p_adjusted") or 0) > _alpha(verdict.interval):
+        p = told.get("p_adjusted") or 0
+        if verdict.verdict == "fail" and verdict.interval and p > _alpha(verdict.interval["level"]):
             why = f"a fail by itself (p = {told['p']:.3g}), and not in its family (p = {told['p_adjusted']:.3g})"
             verdict = replace(verdict, verdict="undecided", reason=f"{why}; {verdict.reason}")
         self._enter(verdict, source=source, **told)
