@@ -177,10 +177,10 @@ def test_a_terminals_ctrl_z_stops_it_and_ctrl_c_ends_it_with_a_report(tmp_path):
     os.write(master, b"\x1a")
     assert until(lambda: states() == ("T", "T")), states()
     process.send_signal(signal.SIGCONT)
-    assert until(lambda: "T" not in states()), states()
+    # asleep again, not only woken: a signal that comes while a thread is being woken goes to another thread of its
+    # process, and then ends no sleep of the first one
+    assert until(lambda: states() == ("S", "S")), states()
     os.write(master, b"\x03")
-    if not until(lambda: process.poll() is not None, 30):  # seen once in many runs: the first one was not heeded
-        os.write(master, b"\x03")
     assert until(lambda: process.poll() is not None), (states(), Path(said.name).read_text())
     assert process.returncode == 130, Path(said.name).read_text()
     assert (tmp_path / "out" / "report.json").exists()
