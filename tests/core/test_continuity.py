@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_what_looks_like_a_secret_is_taken_out(secret):
     ("text", "left"),
     [
         (f"Authorization: Bearer {FILLER}", "Authorization: Bearer [removed]"),
+        ("authorization: basic dXNlcjpwYXNzd29yZA==", "authorization: basic [removed]"),
         ("OPENAI_API_KEY=abcdef123 x", "OPENAI_API_KEY=[removed] x"),
         ("password: 'hunter22'", "password: [removed]'"),
         ("see https://user:hunter22@host/x", "see https://[removed]@host/x"),
@@ -50,6 +52,26 @@ def test_what_looks_like_a_secret_is_taken_out(secret):
 )
 def test_secrets_are_known_by_where_they_stand_and_other_words_stay(text, left):
     assert redacted(text, ["own-key-1234"]) == left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see tools/skip_slow_tests.py",
+        "skills-for-testing, pkg_resources_shim and sk-learn-like-ones",
+        "basic functionality works",
+        "Basic Authentication is next",
+    ],
+)
+def test_words_that_begin_like_a_secret_stay(text):
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize("piece", ["a-", "eyJ-", "eyJ-a.", "sk-a-", "token: ", "://a:", "basic ", "-----BEGIN A"])
+def test_secrets_are_looked_for_in_no_more_time_than_a_long_text_takes(piece):
+    began = time.process_time()
+    redacted(piece * ((1 << 20) // len(piece)))
+    assert time.process_time() - began < 10  # a fraction of a second; hours where it grows with the square
 
 
 @given(st.text(max_size=3 * HANDOFF_LIMIT))
