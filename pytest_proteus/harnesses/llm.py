@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import time
 import urllib.error
 import urllib.request
@@ -354,10 +353,17 @@ def _skills(folder: Path) -> Iterator[str]:
             continue
         data = read_regular("SKILL.md", _PAGE_LIMIT, inner)
         os.close(inner)
-        text = (data or b"").decode("utf-8", "replace")
-        told = re.search(r"\A---\n(?:.*\n)*?description: *(.+)\n(?:.*\n)*?---", text)
+        told = _described((data or b"").decode("utf-8", "replace"))
         if told:
-            yield f"- skills/{name}/SKILL.md: {bounded_text(told[1], 500)}"
+            yield f"- skills/{name}/SKILL.md: {bounded_text(told, 500)}"
+
+
+def _described(page: str) -> str:
+    """What the front matter of a skill's page says that it is for; empty when it does not."""
+    start, _, rest = page.partition("\n")
+    matter, end, _ = rest.partition("\n---")
+    told = [line for line in matter.split("\n") if line.startswith("description:")] if start == "---" and end else []
+    return told[0].removeprefix("description:").strip() if told else ""
 
 
 def _asked(

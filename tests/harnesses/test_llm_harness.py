@@ -156,6 +156,26 @@ def test_a_wrong_call_is_told_to_the_model_and_the_work_goes_on(root):
     assert "old_string occurs 0 times in AGENTS.md" in told
 
 
+@pytest.mark.parametrize(
+    ("page", "listed"),
+    [
+        (SKILL, True),
+        (SKILL.removeprefix("---\n"), False),
+        ("---\ndescription: No end.\n", False),
+        ("---\nname: greet\n---\ndescription: No front matter.\n---\n", False),
+        ("---\ndescription:" + " " * (1 << 15) + "x\n" + "\n" * (1 << 14), False),
+    ],
+)
+def test_a_skill_is_listed_by_what_its_front_matter_says_and_no_page_holds_that_up(root, page, listed):
+    (root / "harness" / "skills" / "greet").mkdir(parents=True)
+    (root / "harness" / "skills" / "greet" / "SKILL.md").write_text(page)
+    began = time.process_time()
+    with ModelServer([say("Done.")]) as server:
+        assert episode(root, server).ok
+    assert ("greet/SKILL.md" in str(server.requests[0].body)) == listed
+    assert time.process_time() - began < 5
+
+
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
